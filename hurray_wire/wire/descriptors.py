@@ -176,15 +176,9 @@ def _decode_rest(
     statistics = _decode_statistics(cursor) if flags & STATISTICS else None
     extension_type = _decode_extension_type(cursor) if flags & EXTENSION_TYPE else None
     member = _decode_member(cursor) if flags & COMPOSITE_MEMBER else None
-    if cursor.remaining and not header.version_minor:
-        raise InvalidDescriptorError(
-            f"{cursor.remaining} bytes follow the last section of the descriptor",
-            rule="descriptor.length",
-            offset=cursor.offset,
-            declared=header.descriptor_length,
-            found=cursor.at,
-        )
-    return m.TensorDescriptor(
+    end = cursor.at
+    tail = cursor.take_bytes(cursor.remaining, "the tail of a newer minor version")
+    made = m.TensorDescriptor(
         _element_type(header.type_tag, extension_type),
         shape,
         layout,
@@ -196,8 +190,17 @@ def _decode_rest(
         extension_type,
         member,
         version_minor=header.version_minor,
-        unknown_tail=cursor.take_bytes(cursor.remaining, "the tail of a newer minor version"),
+        unknown_tail=tail if header.version_minor else b"",
     )
+    if tail and not header.version_minor:
+        raise InvalidDescriptorError(
+            f"{len(tail)} bytes follow the last section of the descriptor",
+            rule="descriptor.length",
+            offset=cursor.base + end,
+            declared=header.descriptor_length,
+            found=end,
+        )
+    return made
 
 
 def _element_type(tag: int, extension_type: m.ExtensionType | None) -> ElementType:
