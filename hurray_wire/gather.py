@@ -1,0 +1,396 @@
+"""From pages to sequences, with NumPy alone (spec/block-paged.md, addressing).
+
+A pool holds pages of ``page_size`` tokens in no particular order; a block table says which pages make up a sequence,
+and a length says where it ends. The functions here put the tokens of sequences one after another: ``gather_padded`` as
+a batch of equal length with a mask, ``gather_ragged`` as one run of tokens, ``gather_kv`` from the padded tables that
+engines hold, ``element_offset`` for a single element.
+
+Whole pages are copied (``page_copy``), not tokens, as bytes and never as numbers: every bit pattern survives, and any
+dtype will do. Slots past a length are not read at all.
+
+``gather_padded`` and ``gather_ragged`` take tables that were checked at the gate (``model/block_paged.py``) and do not
+check them again; were they wrong, the result would be wrong, but no memory outside the pool would be touched.
+``gather_kv`` and ``element_offset`` are gates themselves. Files, scales and dequantization are left to the tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import BufferSizeError, IncompatibleError, InvalidDescriptorError, LimitError
+from .page_copy import PageCopy, Piece, as_bits
+
+__all__ = ["Gathered", "element_offset", "gather_kv", "gather_padded", "gather_ragged"]
+
+_ADDRESSABLE_BYTES = 1 << 62  # half of what NumPy can describe, and more than any machine maps
+_FRESH_BYTES = 32 << 20  # larger allocations come from the system, which zeroes a page of memory when it is touched
+
+
+class Gathered(NamedTuple):
+    """Sequences padded to one length.
+
+    ``values`` is [B, L, *rest] in the dtype of the pool; ``mask`` is bool [B, L], True where ``values`` holds a token.
+    Both are the caller's own memory (``values`` is ``out`` where that was given).
+    """
+
+    values: NDArray[Any]
+    mask: NDArray[np.bool_]
+
+
+def gather_padded(
+    pool: NDArray[Any],
+    block_table: NDArray[Any],
+    seq_ptr: NDArray[Any],
+    seq_lens: NDArray[Any],
+    *,
+    seqs: Iterable[SupportsIndex] | None = None,
+    max_len: SupportsIndex | None = None,
+    out: NDArray[Any] | None = None,
+    fill: Any = 0,
+) -> Gathered:
+    """Copy sequences out of ``pool`` into a batch [B, L, *rest] and its mask [B, L].
+
+    ``pool`` is [num_pages, page_size, *rest] of any dtype and any strides. ``block_table``, ``seq_ptr`` and
+    ``seq_lens`` are 1-D integer arrays that have passed their checks. ``seqs`` are the sequences wanted, in this order,
+    repeats allowed; None is all of them. L is ``max_len``, or else that of ``out``, or else the longest length chosen
+    (0 if there is none); of a longer sequence the first L tokens are taken. Positions past a length hold ``fill``,
+    rounded to the dtype as an assignment would; the integer 0 stands for zero bits, whatever the dtype.
+
+    ``out`` must have exactly the shape [B, L, *rest] and the dtype of the pool, be writable, and not overlap the pool
+    (judged by first and last byte). It need not be contiguous.
+
+    Raises IncompatibleError (no such sequence, a fill that the dtype cannot hold), BufferSizeError (``out``) and
+    LimitError (a batch that does not fit into memory), each before anything is written.
+    """
+    starts, lengths = _choose(seq_ptr, seq_lens, seqs)
+    if max_len is not None:
+        width = operator.index(max_len)
+        if width < 0:
+            raise IncompatibleError(f"max_len is {width}, below 0", rule="gather.max-len", found=width)
+    elif out is not None and out.ndim >= 2:
+        width = out.shape[1]
+    else:
+        width = max(lengths, default=0)
+    shape = (len(lengths), width, *pool.shape[2:])
+    padding = _fill_bits(fill, pool.dtype)
+    if out is None:
+        nbytes = _checked_bytes(shape, pool.dtype)
+        zeroed = padding is None and nbytes >= _FRESH_BYTES
+        values = _allocate(shape, pool.dtype, zeroed=zeroed)
+    else:
+        _check_out(out, shape, pool)
+        zeroed = False
+        values = out
+    mask = _allocate(shape[:2], np.dtype(np.bool_), zeroed=True)
+
+    copy = PageCopy(pool, block_table, values)
+    pieces: list[Piece] = []
+    for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        count = min(length, width)
+        if count:
+            mask[row, :count] = True
+            pieces.append((start, copy.target[row, :count]))
+        if count < width and not zeroed:
+            pieces.append((None, copy.target[row, count:]))
+    copy.write(pieces, padding)
+    return Gathered(values, mask)
+
+
+def gather_ragged(
+    pool: NDArray[Any],
+    block_table: NDArray[Any],
+    seq_ptr: NDArray[Any],
+    seq_lens: NDArray[Any],
+    *,
+    seqs: Iterable[SupportsIndex] | None = None,
+) -> NDArray[Any]:
+    """Copy sequences out of ``pool`` one after another, without padding: [sum of lengths, *rest], the caller's own.
+
+    Arguments are those of ``gather_padded``. Raises IncompatibleError (no such sequence) and LimitError (too large).
+    """
+    starts, lengths = _choose(seq_ptr, seq_lens, seqs)
+    shape = (sum(lengths), *pool.shape[2:])
+    _checked_bytes(shape, pool.dtype)
+    values = _allocate(shape, pool.dtype, zeroed=False)
+    copy = PageCopy(pool, block_table, values)
+    pieces: list[Piece] = []
+    position = 0
+    for start, length in zip(starts, lengths, strict=True):
+        if length:
+            pieces.append((start, copy.target[position : position + length]))
+        position += length
+    copy.write(pieces)
+    return values
+
+
+def gather_kv(k_pages: Any, v_pages: Any, block_tables: Any, seq_lens: Any) -> dict[str, NDArray[Any]]:
+    """Keys and values of a batch from paged pools and a padded block table, as a dict of "keys", "values", "mask".
+
+    ``k_pages`` and ``v_pages`` are [num_pages, page_size, *rest]; the rest and the dtype may differ between the two.
+    ``block_tables`` is [B, max_blocks] of integers, ``seq_lens`` [B] of integers. Each is a NumPy array or anything
+    that becomes one (``__array__``, ``__dlpack__``, nested lists), of any order, strides and byte order.
+
+    "keys" and "values" are [B, L, *rest] in the dtype of their pool and native byte order, L = max_blocks * page_size,
+    zero from each length on; "mask" is bool [B, L], True before it. Entries of ``block_tables`` behind the last page
+    that a length needs are never looked at, so any padding value will do.
+
+    Raises BufferSizeError (an array is not of this shape or type), InvalidDescriptorError (a page id within a length
+    that the pool does not have), IncompatibleError (a length that its pages cannot hold) and LimitError (too large).
+    """
+    keys = _as_array(k_pages, "k_pages")
+    values = _as_array(v_pages, "v_pages")
+    for pool, name in ((keys, "k_pages"), (values, "v_pages")):
+        if pool.ndim < 2:
+            raise BufferSizeError(
+                f"{name} has {pool.ndim} dimensions, not [num_pages, page_size, ...]",
+                rule="gather.pool",
+                found=pool.shape,
+            )
+    if keys.shape[:2] != values.shape[:2]:
+        raise BufferSizeError(
+            f"k_pages is {keys.shape[0]} pages of {keys.shape[1]} tokens, "
+            f"but v_pages is {values.shape[0]} of {values.shape[1]}",
+            rule="gather.pool",
+            declared=keys.shape[:2],
+            found=values.shape[:2],
+        )
+    num_pages, page_size = keys.shape[:2]
+    tables = _as_integers(block_tables, "block_tables", 2)
+    lengths = _as_integers(seq_lens, "seq_lens", 1)
+    _check_padded(tables, lengths, num_pages=num_pages, page_size=page_size)
+
+    batch, max_blocks = tables.shape
+    table = tables.astype(np.int64).reshape(-1)  # ids that were not looked at may wrap
+    seq_ptr = np.arange(batch + 1) * max_blocks
+    width = max_blocks * page_size
+    k = gather_padded(keys, table, seq_ptr, lengths, max_len=width)
+    v = gather_padded(values, table, seq_ptr, lengths, max_len=width)
+    return {"keys": _native(k.values), "values": _native(v.values), "mask": k.mask}
+
+
+def element_offset(
+    seq: SupportsIndex,
+    token: SupportsIndex,
+    head: SupportsIndex,
+    dim: SupportsIndex,
+    *,
+    page_size: SupportsIndex,
+    num_pages: SupportsIndex,
+    num_heads: SupportsIndex,
+    head_dim: SupportsIndex,
+    block_table: Sequence[SupportsIndex] | NDArray[Any],
+    seq_ptr: Sequence[SupportsIndex] | NDArray[Any],
+) -> int:
+    """Where element (seq, token, head, dim) lies in the page pool, counted in elements from its start.
+
+    ``block_table`` and ``seq_ptr`` are the two index buffers as any sequences of integers; only the entries that the
+    answer depends on are read. The descriptor knows no lengths, so a token past the end of its sequence but within its
+    last page has an offset, too. Raises InvalidDescriptorError for a coordinate or an entry out of its range.
+    """
+    size = _within(page_size, 1, None, "page_size", "block-paged.page-size")
+    pages = _within(num_pages, 0, None, "num_pages", "block-paged.num-pages")
+    heads = _within(num_heads, 0, None, "num_heads", "block-paged.shape")
+    dims = _within(head_dim, 0, None, "head_dim", "block-paged.shape")
+    if len(seq_ptr) == 0:
+        raise InvalidDescriptorError(
+            "seq_ptr is empty, it needs num_seqs + 1 entries", rule="block-paged.seq-ptr-length"
+        )
+    _within(seq_ptr[0], 0, 1, "seq_ptr[0]", "block-paged.seq-ptr-start")
+    s = _within(seq, 0, len(seq_ptr) - 1, "seq", "block-paged.element")
+    stop = _within(seq_ptr[s + 1], 0, len(block_table) + 1, f"seq_ptr[{s + 1}]", "block-paged.seq-ptr-end")
+    start = _within(seq_ptr[s], 0, stop + 1, f"seq_ptr[{s}]", "block-paged.seq-ptr-order")
+    t = _within(token, 0, (stop - start) * size, "token", "block-paged.element")
+    h = _within(head, 0, heads, "head", "block-paged.element")
+    d = _within(dim, 0, dims, "dim", "block-paged.element")
+    block, slot = divmod(t, size)
+    page = _within(block_table[start + block], 0, pages, f"block_table[{start + block}]", "block-paged.page-id")
+    return ((page * size + slot) * heads + h) * dims + d
+
+
+def _within(value: Any, low: int, end: int | None, what: str, rule: str) -> int:
+    """``value`` as a Python integer, where unsigned 64-bit arithmetic cannot wrap, if low <= value < end."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise InvalidDescriptorError(f"{what} is {value!r}, not an integer", rule=rule, found=repr(value)) from error
+    if number < low or (end is not None and number >= end):
+        allowed = f"at least {low}" if end is None else f"in [{low}, {end})"
+        raise InvalidDescriptorError(f"{what} is {number}, not {allowed}", rule=rule, declared=(low, end), found=number)
+    return number
+
+
+def _choose(
+    seq_ptr: NDArray[Any], seq_lens: NDArray[Any], seqs: Iterable[SupportsIndex] | None
+) -> tuple[list[int], list[int]]:
+    """First table entry and length of each sequence wanted, as Python integers."""
+    if seqs is None:
+        return seq_ptr[:-1].tolist(), seq_lens.tolist()
+    count = len(seq_lens)
+    chosen = []
+    try:
+        for item in seqs:
+            if isinstance(item, bool | np.bool_):
+                raise TypeError("a truth value is not a sequence number")
+            chosen.append(operator.index(item))
+    except TypeError as error:
+        raise IncompatibleError(
+            "seqs is not a list of sequence numbers", rule="gather.seqs", found=type(seqs).__name__
+        ) from error
+    for number in chosen:
+        if not 0 <= number < count:
+            raise IncompatibleError(
+                f"there is no sequence {number} in a batch of {count}", rule="gather.seqs", declared=count, found=number
+            )
+    index = np.array(chosen, np.intp)
+    return seq_ptr[index].tolist(), seq_lens[index].tolist()
+
+
+def _checked_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Bytes of such an array. NumPy multiplies what is left of a shape without its zeros, and so does the bound."""
+    if math.prod(size or 1 for size in shape) * max(dtype.itemsize, 1) > _ADDRESSABLE_BYTES:
+        raise LimitError(
+            f"the gathered array would have shape {shape} of {dtype}, more than can be addressed",
+            rule="gather.size",
+            declared=_ADDRESSABLE_BYTES,
+            found=math.prod(shape) * dtype.itemsize,
+        )
+    return math.prod(shape) * dtype.itemsize
+
+
+def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any], *, zeroed: bool) -> NDArray[Any]:
+    """A new array that begins at a multiple of 64 bytes, so that JAX and others can take it over without a copy."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes:
+        return np.zeros(shape, dtype)
+    try:
+        memory = np.zeros(nbytes + 63, np.uint8) if zeroed else np.empty(nbytes + 63, np.uint8)
+    except MemoryError as error:
+        raise LimitError(
+            f"{nbytes} bytes for a gathered array of shape {shape} are not to be had", rule="gather.size", found=nbytes
+        ) from error
+    first = -memory.__array_interface__["data"][0] % 64
+    return memory[first : first + nbytes].view(dtype).reshape(shape)
+
+
+def _check_out(out: NDArray[Any], shape: tuple[int, ...], pool: NDArray[Any]) -> None:
+    if out.shape != shape:
+        raise BufferSizeError(
+            f"out has shape {out.shape}, the gathered values have {shape}",
+            rule="gather.out",
+            declared=shape,
+            found=out.shape,
+        )
+    if out.dtype != pool.dtype:
+        raise BufferSizeError(
+            f"out is of {out.dtype}, the pool of {pool.dtype}", rule="gather.out", declared=pool.dtype, found=out.dtype
+        )
+    if not out.flags.writeable:
+        raise BufferSizeError("out is read-only", rule="gather.out")
+    if np.may_share_memory(out, pool):
+        raise BufferSizeError("out overlaps the pool it is gathered from", rule="gather.out")
+
+
+def _fill_bits(fill: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """``fill`` as a 0-d array of the bits it has in ``dtype``; None for zero bits."""
+    if type(fill) is int and fill == 0:
+        return None
+    try:
+        held = np.asarray(fill)
+        if held.dtype != dtype or held.ndim:
+            if held.ndim or held.dtype.kind not in "biufcVO" or dtype.type is np.void:
+                raise TypeError(f"{held.ndim} dimensions of {held.dtype} do not convert to {dtype}")
+            if held.dtype.kind == "c" and dtype.kind != "c":
+                raise TypeError(f"{held.dtype} does not convert to {dtype}")
+            with np.errstate(all="ignore"):
+                held = held.astype(dtype)
+            if not _holds(held, fill):
+                raise ValueError(f"the nearest value is {held}")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise IncompatibleError(f"{dtype} cannot hold fill={fill!r}", rule="gather.fill", found=repr(fill)) from error
+    return as_bits(held) if any(held.tobytes()) else None
+
+
+def _holds(held: NDArray[Any], fill: Any) -> bool:
+    """Whether ``held`` is ``fill``: exactly if it is an integer, rounded but of its size if it is floating."""
+    if held.dtype.kind in "biu" or held.dtype.name.startswith(("int", "uint")):
+        return bool(int(held) == fill)
+    want = complex(fill)
+    have = complex(held.astype(np.complex128))
+    if want != want:
+        return have != have
+    return have == want or abs(have - want) <= abs(want) / 2 < math.inf
+
+
+def _as_array(source: Any, what: str) -> NDArray[Any]:
+    """``source`` as a NumPy array, by whatever way it offers."""
+    try:
+        if hasattr(source, "__dlpack__") and not hasattr(source, "__array__"):
+            array = np.from_dlpack(source)
+        else:
+            array = np.asarray(source)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise BufferSizeError(f"{what} does not become a NumPy array: {error}", rule="gather.array") from error
+    if array.dtype.hasobject:
+        raise BufferSizeError(f"{what} is not an array of numbers", rule="gather.array", found=array.dtype)
+    return array
+
+
+def _as_integers(source: Any, what: str, ndim: int) -> NDArray[Any]:
+    """``source`` as an array of this many dimensions and some integer type."""
+    array = _as_array(source, what)
+    if array.size == 0 and not hasattr(source, "dtype"):
+        array = array.astype(np.int64)  # an empty list says nothing of its type
+    if array.dtype.kind not in "iu":
+        raise BufferSizeError(
+            f"{what} is of {array.dtype}, not of an integer type", rule="gather.array", found=array.dtype
+        )
+    if array.ndim != ndim:
+        raise BufferSizeError(
+            f"{what} has {array.ndim} dimensions, not {ndim}", rule="gather.array", declared=ndim, found=array.ndim
+        )
+    return array
+
+
+def _check_padded(tables: NDArray[Any], lengths: NDArray[Any], *, num_pages: int, page_size: int) -> None:
+    """One length per row, none longer than its row, and a page that exists in every entry that a length needs."""
+    batch, max_blocks = tables.shape
+    if len(lengths) != batch:
+        raise BufferSizeError(
+            f"block_tables has {batch} rows, but there are {len(lengths)} lengths",
+            rule="snapshot.seq-lens-count",
+            declared=batch,
+            found=len(lengths),
+        )
+    longest = max_blocks * page_size
+    needed = np.zeros((batch, 1), np.int64)
+    for seq, length in enumerate(lengths.tolist()):
+        if not 0 <= length <= longest:
+            raise IncompatibleError(
+                f"sequence {seq} has length {length}, but its {max_blocks} pages of {page_size} hold {longest} tokens",
+                rule="snapshot.seq-lens-pages",
+                declared=longest,
+                found=length,
+            )
+        needed[seq] = -(-length // page_size) if length else 0
+    bad = (np.arange(max_blocks) < needed) & ((tables < 0) | (tables >= num_pages))
+    if bad.any():
+        seq, block = (int(place) for place in np.argwhere(bad)[0])
+        raise InvalidDescriptorError(
+            f"block {block} of sequence {seq} names page {tables[seq, block]} of a pool of {num_pages}",
+            rule="block-paged.page-id",
+            declared=num_pages,
+            found=int(tables[seq, block]),
+        )
+
+
+def _native(array: NDArray[Any]) -> NDArray[Any]:
+    """The same values in native byte order; ``array`` is ours and may be changed."""
+    if array.dtype.isnative:
+        return array
+    return array.byteswap(inplace=True).view(array.dtype.newbyteorder("="))

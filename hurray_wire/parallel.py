@@ -1,0 +1,189 @@
+"""A shared pool of threads for work that leaves the interpreter: copies, checksums, compression.
+
+Three ways to use it, all internal. ``run`` spreads independent items over the threads and takes part in the work
+itself; ``map_bounded`` keeps the order and a bounded number of results in memory; ``submit`` is for work that comes bit
+by bit. NumPy, zstandard and crc32c release the interpreter lock, so threads are enough. What is worth spreading, and in
+what portions, is for the caller to say.
+
+The pool is made on first use and has one thread for each CPU that this process may use. A forked child makes its own.
+Called from a thread of the pool, all three work inline: no thread of the pool ever waits for another one, which is
+why nothing here can deadlock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import islice
+from typing import Generic, TypeVar, cast
+
+__all__ = ["cpu_count", "map_bounded", "run", "submit"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class _State:
+    """The pool of one process. A fork replaces the whole object: the threads behind it do not exist in the child."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.executor: ThreadPoolExecutor | None = None
+        self.thread = threading.local()
+
+
+_state = _State()
+
+
+def _forget() -> None:
+    global _state
+    _state = _State()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def cpu_count() -> int:
+    """The number of CPUs that this process may use, at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+def run(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """``[function(item) for item in items]``, the calls spread over the threads and the calling thread.
+
+    All calls have ended when this returns or raises. The exception of the earliest item that failed is raised; items
+    after it may not have been called.
+    """
+    todo = list(items)
+    helpers = min(cpu_count(), len(todo)) - 1
+    if helpers < 1 or _is_worker():
+        return [function(item) for item in todo]
+    batch = _Batch(function, todo)
+    try:
+        executor = _executor()
+        for _ in range(helpers):
+            executor.submit(batch.help)
+    except RuntimeError:
+        pass  # the interpreter shuts down or is out of threads: the calling thread does their share
+    try:
+        batch.work()
+    finally:
+        batch.close()
+    return batch.outcome()
+
+
+def map_bounded(function: Callable[[T], R], items: Iterable[T], window: int) -> Iterator[R]:
+    """Yield ``function(item)`` for each item, in order, at most ``window`` (>= 1) of them begun and not yet yielded.
+
+    ``items`` is consumed lazily, in the caller's thread. An exception comes out in the place of its result. When the
+    generator ends, closes or raises, no call is running any more.
+    """
+    if window < 2 or cpu_count() == 1 or _is_worker():
+        yield from map(function, items)
+        return
+    executor = _executor()
+    source = iter(items)
+    flying: deque[Future[R]] = deque()
+    try:
+        flying.extend(executor.submit(function, item) for item in islice(source, window))
+        while flying:
+            result = flying.popleft().result()
+            yield result
+            del result  # the caller owns it now; keeping it would hold one more than the window
+            flying.extend(executor.submit(function, item) for item in islice(source, 1))
+    finally:
+        for future in flying:
+            future.cancel()
+        wait(flying)
+
+
+def submit(function: Callable[[T], R], item: T) -> Future[R]:
+    """``function(item)`` on one of the threads; done when this returns if there is no thread to spare."""
+    if cpu_count() > 1 and not _is_worker():
+        with contextlib.suppress(RuntimeError):  # the interpreter shuts down or is out of threads
+            return _executor().submit(function, item)
+    done: Future[R] = Future()
+    try:
+        done.set_result(function(item))
+    except BaseException as error:
+        done.set_exception(error)  # comes out where the result is asked for, as from a thread
+    return done
+
+
+class _Batch(Generic[T, R]):
+    """One call of ``run``: what is still to do, what came out, and how many threads are at it."""
+
+    def __init__(self, function: Callable[[T], R], todo: list[T]) -> None:
+        self.function = function
+        self.queue = deque(enumerate(todo))
+        self.results: list[R | None] = [None] * len(todo)
+        self.failures: dict[int, BaseException] = {}
+        self.changed = threading.Condition()
+        self.helping = 0
+        self.closed = False
+
+    def work(self) -> None:
+        while True:
+            try:
+                position, item = self.queue.popleft()
+            except IndexError:
+                return
+            try:
+                self.results[position] = self.function(item)
+            except BaseException as error:  # carried over to the calling thread, whatever it is
+                self.failures[position] = error
+                self.queue.clear()
+
+    def help(self) -> None:
+        """``work`` in another thread; nothing at all once the batch is closed, so nobody waits for a late start."""
+        with self.changed:
+            if self.closed:
+                return
+            self.helping += 1
+        try:
+            self.work()
+        finally:
+            with self.changed:
+                self.helping -= 1
+                self.changed.notify_all()
+
+    def close(self) -> None:
+        self.queue.clear()  # an interrupt of the calling thread leaves items here
+        with self.changed:
+            self.closed = True
+            while self.helping:
+                self.changed.wait()
+
+    def outcome(self) -> list[R]:
+        if self.failures:
+            # Items are taken in order, so whatever stands before a failed one was called as well: the choice is stable.
+            try:
+                raise self.failures[min(self.failures)]
+            finally:
+                self.failures.clear()  # an exception that holds itself would keep the caller's arrays alive
+        return cast("list[R]", self.results)
+
+
+def _is_worker() -> bool:
+    return getattr(_state.thread, "is_worker", False)
+
+
+def _mark_worker(thread: threading.local) -> None:
+    thread.is_worker = True
+
+
+def _executor() -> ThreadPoolExecutor:
+    state = _state
+    with state.lock:
+        if state.executor is None:
+            state.executor = ThreadPoolExecutor(
+                cpu_count(), thread_name_prefix="hurray_wire", initializer=_mark_worker, initargs=(state.thread,)
+            )
+        return state.executor
