@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidFileError, LimitError
+from ..errors import ChecksumError, InvalidFileError, LimitError
 from ..limits import Limits
 from . import structs
+from .checksum import crc32c
 from .doorway import Cursor, build
 
-__all__ = ["Metadata", "decode_metadata", "encode_metadata"]
+__all__ = ["SEAL_KEY", "Metadata", "check_seal", "decode_metadata", "encode_metadata"]
 
 Metadata = dict[str, Any]
+
+SEAL_KEY = "hurray_wire.metadata_crc32c"
 
 STRING, I64, U64, F64, BOOL, BYTES, ARRAY = range(1, 8)
 _NUMBERS: dict[int, tuple[Any, str]] = {
@@ -65,16 +68,42 @@ def decode_metadata(section: memoryview, *, base: int = 0, limits: Limits | None
     return metadata
 
 
-def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
-    """The key-value section, entries in the order of the mapping. A value of another kind is refused by its key."""
-    parts = [build(structs.U32, {"value": len(metadata)})]
+def encode_metadata(metadata: Mapping[str, Any], *, seal: bool = False) -> bytes:
+    """The key-value section, entries in the order of the mapping. A value of another kind is refused by its key.
+
+    ``seal`` adds a last entry, the CRC-32C of all bytes before it, since nothing else in a file covers its metadata.
+    """
+    parts = [build(structs.U32, {"value": len(metadata) + seal})]
     for key, value in metadata.items():
         if not isinstance(key, str) or not 1 <= len(raw := _utf8(key, key)) <= _KEY_MAX:
             raise InvalidFileError(
                 f"metadata key {key!r} is not a string of 1 to {_KEY_MAX} bytes", rule="metadata.key-empty", found=key
             )
         parts += [build(structs.U16, {"value": len(raw)}), raw, *_encode_value(key, value)]
-    return b"".join(parts)
+    section = b"".join(parts)
+    return section + _seal_entry(crc32c(section)) if seal else section
+
+
+def check_seal(section: memoryview, *, base: int = 0) -> bool:
+    """Check the seal of a section that has one, as its last entry; False if it has none. Raises ChecksumError."""
+    size = len(_seal_entry(0))
+    sealed, entry = section[:-size], bytes(section[-size:])
+    if entry[:-8] != _seal_entry(0)[:-8]:
+        return False
+    if entry != _seal_entry(found := crc32c(sealed)):
+        raise ChecksumError(
+            f"the metadata has CRC-32C 0x{found:08X}, which is not what its last entry recorded",
+            rule="verify.metadata-crc",
+            offset=base,
+            found=found,
+        )
+    return True
+
+
+def _seal_entry(crc: int) -> bytes:
+    key = SEAL_KEY.encode()
+    parts = [build(structs.U16, {"value": len(key)}), key, build(structs.U8, {"value": U64})]
+    return b"".join(parts) + build(structs.U64, {"value": crc})
 
 
 def _decode_value(cursor: Cursor, tag: int, key: str, limits: Limits) -> Any:

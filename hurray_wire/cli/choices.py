@@ -1,0 +1,71 @@
+"""The values of options that are more than a word: numbers and ranges, ``key=value``; and choosing things by them.
+
+The functions with a context and a parameter are click callbacks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+import click
+
+from .console import CliError
+
+__all__ = ["Ranges", "chosen", "key_values", "listed", "ranges"]
+
+Ranges = tuple[range, ...]
+
+_RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
+
+
+def ranges(context: click.Context, option: click.Parameter, value: str | None) -> Ranges | None:
+    """``0-3,7``: numbers and ranges, both ends included. Kept as ranges, however long they are."""
+    if value is None:
+        return None
+    found = []
+    for part in value.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise click.BadParameter(f"{part!r} is not a number or a range like 0-3", context, option)
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if last < first:
+            raise click.BadParameter(f"the range {part!r} runs backwards", context, option)
+        found.append(range(first, last + 1))
+    return tuple(found)
+
+
+def key_values(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """``key=value`` pairs, no key twice. A value may be empty and may hold more equals signs."""
+    found: dict[str, str] = {}
+    for pair in values:
+        key, sign, value = pair.partition("=")
+        if not key or not sign:
+            raise click.BadParameter(f"{pair!r} is not key=value", context, option)
+        if key in found:
+            raise click.BadParameter(f"{key!r} is given twice", context, option)
+        found[key] = value
+    return found
+
+
+def chosen(wanted: Ranges, there: Collection[int], what: str) -> list[int]:
+    """The numbers in their order, each of which must be ``there``; the first that is not ends the command."""
+    numbers = []
+    for run in wanted:
+        for number in run:
+            if number not in there:
+                raise CliError(f"there is no {what} {number}; there are {listed(there) or 'none'}")
+            numbers.append(number)
+    return numbers
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Numbers in ascending order, in the form in which they are chosen: ``0-3,7``."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)

@@ -1,0 +1,319 @@
+"""``hurray-unpack``: what is in a file or stream; its arrays; whether it is whole, as expected, like another."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+import hurray_wire as hw
+
+from .. import adapters
+from ..annotate import Row, annotate
+from ..diff import first_difference
+from ..store.reader import SCALE_SUFFIX, SEQ_LENS
+from .arrays import OutArray, is_array_target, write_arrays
+from .choices import ranges
+from .console import (
+    UNEXPECTED,
+    CliError,
+    note,
+    print_json,
+    progress_bar,
+    readable_size,
+    run,
+    say,
+    usage_error,
+)
+from .expect import expected_values, unmet
+from .export import Choice, dense_arrays, snapshot_arrays
+from .listing import as_json, listing, print_listing
+
+__all__ = ["main"]
+
+NAME = "hurray-unpack"
+FORMS = ("pages", "ragged", "padded")
+
+_FILE_MAGIC = b"HRRYFILE"
+_ZSTD_MAGICS = (b"\x28\xb5\x2f\xfd", b"\x5e\x2a\x4d\x18")
+_BYTES_SHOWN = 16
+
+_EPILOG = """\b
+Arrays out (--as):
+  pages    layers.N.key, layers.N.value [num_pages, page_size, num_heads, head_dim],
+           block_tables [num_seqs, max_blocks] padded with -1, seq_lens: what hurray-pack takes
+  ragged   layers.N.key [sum of lengths, num_heads, head_dim], seq_lens
+  padded   layers.N.key [num_seqs, longest, num_heads, head_dim], mask, seq_lens
+bfloat16 and float8 keep their names in .safetensors; elsewhere their bits are written as
+unsigned integers, with their types in an entry "dtypes".
+
+\b
+Keys of --expect: dtype, page_size, num_pages, num_heads, head_dim, num_layers, num_seqs,
+total_tokens, and every metadata key.
+
+\b
+Exit code: 0 fine, 1 the data is bad, 2 usage, 3 not what was expected (--expect, --diff).
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command with these arguments (default: those of the process); returns its exit code."""
+    return run(unpack, NAME, argv)
+
+
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("file", required=False)
+@click.option("-o", "--output", metavar="OUT", help="Write arrays to out.npz, out.safetensors or folder/.")
+@click.option("--as", "form", type=click.Choice(FORMS), help="Form of the arrays.  [default: pages]")
+@click.option("--layout", type=click.Choice(adapters.names()), help="Engine layout of the pages.  [default: split-nhd]")
+@click.option("--layers", callback=ranges, metavar="0-3,7", help="Only these layers.")
+@click.option("--seqs", callback=ranges, metavar="0,2", help="Only these sequences, in this order.")
+@click.option("--dequantize", is_flag=True, help="Write real numbers, in float32.")
+@click.option("--seq-lens", metavar="48,0,32", help="Lengths of the sequences, for a file that does not record them.")
+@click.option("--verify", is_flag=True, help="Read everything; check every checksum, all padding, every table.")
+@click.option("--expect", multiple=True, metavar="KEY=VALUE,...", help="Demand values; exit 3 if one differs.")
+@click.option("--diff", "other", metavar="FILE", help="Compare what the sequences hold; exit 3 if it differs.")
+@click.option(
+    "--annotate",
+    "annotated",
+    is_flag=False,
+    flag_value="",
+    metavar="[TENSOR]",
+    help="Show offset, bytes, field and value of a tensor's descriptor, or of the whole file.",
+)
+@click.option("--json", "json_wanted", is_flag=True, help="Say everything as JSON.")
+def unpack(file: str | None, expect: tuple[str, ...], annotated: str | None, **options: Any) -> int:
+    """Say what is in FILE (- for standard input: a stream, or a whole file), or do with it what the options say."""
+    if file is None and annotated:
+        file, annotated = annotated, ""  # "--annotate FILE": an option with an optional value has taken the argument
+    if file is None:
+        usage_error("missing argument 'FILE'")
+    demands = _demands(expect)
+    _check_output(options)
+    lengths = _lengths(options["seq_lens"])
+    asked = bool(demands or options["verify"] or options["other"] or options["output"])
+    answers: dict[str, Any] = {}
+    if annotated is not None:
+        if file == "-" and asked:
+            usage_error("--annotate reads standard input to its end; ask for the rest in another run")
+        answers["annotate"] = _annotate(file, annotated or None, as_json_wanted=options["json_wanted"])
+    if asked or annotated is None:
+        with _opened(file, lengths) as (snapshot, size):
+            if not asked:
+                _list(file, snapshot, size, as_json_wanted=options["json_wanted"])
+                return 0
+            answers |= _answers(file, snapshot, demands, options)
+    if options["json_wanted"]:
+        print_json(answers)
+    return UNEXPECTED if answers.get("diff") else 0
+
+
+def _answers(
+    file: str, snapshot: hw.Snapshot, demands: list[tuple[str, str]], options: dict[str, Any]
+) -> dict[str, Any]:
+    """Do what was asked, in the order in which one thing depends on another; nothing is written after a difference."""
+    answers: dict[str, Any] = {}
+    talk = not options["json_wanted"]
+    if demands:
+        faults = unmet(snapshot, demands)
+        if faults:
+            raise CliError(f"{file}: {'; '.join(faults)}", UNEXPECTED)
+        answers["expect"] = dict(demands)
+        if talk:
+            say(f"{file}: as expected")
+    if options["verify"]:
+        with progress_bar("verifying") as progress:
+            report = snapshot.file.verify(progress=progress)
+        answers["verify"] = dataclasses.asdict(report)
+        if talk:
+            checksums = f"{report.checksums} checksums" if report.checksums else "no checksums recorded"
+            say(
+                f"{file}: whole ({report.tensors} tensors, {report.buffers} buffers, {checksums}, "
+                f"{readable_size(report.payload_bytes)})"
+            )
+    if options["other"] is not None:
+        with _opened(options["other"], None) as (other, _):
+            difference = first_difference(snapshot, other)
+        answers["diff"] = None if difference is None else as_json(dataclasses.asdict(difference))
+        if talk:
+            told = "the sequences hold the same" if difference is None else str(difference)
+            say(f"{file} and {options['other']}: {told}")
+    if options["output"] is not None and not answers.get("diff"):
+        answers["output"] = _write(file, snapshot, options)
+        if talk:
+            written = answers["output"]
+            say(f"{written['path']}: {len(written['arrays'])} arrays, {readable_size(written['bytes'])}")
+    return answers
+
+
+def _write(file: str, snapshot: hw.Snapshot, options: dict[str, Any]) -> dict[str, Any]:
+    """Write the arrays, and say what was written."""
+    paged = list(snapshot.tensors)
+    form = options["form"] or "pages"
+    dequantize = options["dequantize"]
+    arrays: list[OutArray] = []
+    skip: list[str] = []
+    metadata: dict[str, str] = {}
+    if paged:
+        adapter = adapters.get(options["layout"] or "split-nhd")
+        arrays += snapshot_arrays(snapshot, Choice(form, adapter, options["layers"], options["seqs"], dequantize))
+        skip = [SEQ_LENS, *(f"{tensor.name}{SCALE_SUFFIX}" for tensor in paged)]
+        if form == "pages":
+            metadata["page_size"] = str(paged[0].layout.page_size)
+        quantized = [str(tensor.name) for tensor in paged if tensor.descriptor.quantization is not None]
+        if quantized and not dequantize:
+            note(NAME, f"{quantized[0]} is quantized; the arrays hold its stored numbers without their scales")
+    elif options["layers"] is not None or options["seqs"] is not None:
+        raise CliError(f"{file}: there is no block-paged tensor, so there are no layers or sequences to choose")
+    dense, left_out = dense_arrays(snapshot.file, skip, dequantize)
+    arrays += dense
+    if left_out:
+        note(NAME, f"not written, since they are no plain arrays: {', '.join(left_out)}")
+    with progress_bar("unpacking") as progress:
+        write_arrays(options["output"], arrays, metadata=metadata, progress=progress)
+    return {
+        "path": options["output"],
+        "arrays": {array.name: {"dtype": str(array.dtype), "shape": list(array.shape)} for array in arrays},
+        "bytes": sum(array.nbytes for array in arrays),
+    }
+
+
+def _list(file: str, snapshot: hw.Snapshot, size: int | None, *, as_json_wanted: bool) -> None:
+    if as_json_wanted:
+        print_json(listing(snapshot, file, size))
+    else:
+        print_listing(snapshot, file, size)
+
+
+def _annotate(file: str, tensor: str | None, *, as_json_wanted: bool) -> list[dict[str, Any]]:
+    """Print the rows, or gather them for JSON."""
+    rows = annotate(sys.stdin.buffer.read() if file == "-" else file, tensor=tensor)
+    gathered = []
+    with _about(file):
+        for row in rows:
+            if as_json_wanted:
+                data = None if row.data is None else row.data.hex()
+                gathered.append(as_json({**dataclasses.asdict(row), "data": data}))
+            else:
+                say(_row_words(row))
+    return gathered
+
+
+def _row_words(row: Row) -> str:
+    """``offset  bytes  field  value``, in columns as far as they fit."""
+    if row.data is None:
+        shown = f"({row.size} bytes)"
+    else:
+        shown = row.data[:_BYTES_SHOWN].hex(" ") + (" .." if row.size > _BYTES_SHOWN else "")
+    part = row.part.removeprefix("the ").removeprefix("a ")
+    name = f"{part}: {row.field}" if row.field else part
+    value = "" if row.value is None else repr(row.value) if isinstance(row.value, bytes | str) else str(row.value)
+    return f"{row.offset:>10}  {shown:<{3 * _BYTES_SHOWN + 2}}  {name:<40}  {value} {row.words}".rstrip()
+
+
+def _demands(texts: tuple[str, ...]) -> list[tuple[str, str]]:
+    try:
+        return expected_values(texts)
+    except ValueError as error:
+        usage_error(f"--expect: {error}")
+
+
+def _lengths(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(number) for number in text.split(",")] if text else []
+    except ValueError:
+        usage_error(f"--seq-lens: {text!r} is not numbers with commas between them")
+
+
+def _check_output(options: dict[str, Any]) -> None:
+    """Refuse combinations of options that say nothing."""
+    output, form = options["output"], options["form"]
+    if output is None:
+        given = [
+            option
+            for option, value in (
+                ("--as", form),
+                ("--layout", options["layout"]),
+                ("--layers", options["layers"]),
+                ("--seqs", options["seqs"]),
+                ("--dequantize", options["dequantize"]),
+            )
+            if value
+        ]
+        if given:
+            usage_error(f"{given[0]} is about the arrays that -o writes, and there is no -o")
+    elif not is_array_target(output):
+        usage_error(f"the output {output!r} is neither .npz nor .safetensors nor a folder, which ends in a slash")
+    if options["layout"] and form not in (None, "pages"):
+        usage_error(f"--layout is about pages, not --as {form}")
+
+
+@contextmanager
+def _opened(file: str, seq_lens: list[int] | None) -> Iterator[tuple[hw.Snapshot, int | None]]:
+    """The snapshot in a file or on a stream, and the size of the file; errors within name it."""
+    with ExitStack() as stack:
+        stack.enter_context(_about(file))
+        path = Path(file)
+        if file != "-" and path.is_file() and not _starts_as_stream(path):
+            snapshot = stack.enter_context(hw.open(file, permissive=True, seq_lens=seq_lens)).snapshot()
+            yield snapshot, path.stat().st_size
+            return
+        readable = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb", buffering=0))
+        yield _received(readable, seq_lens), None
+
+
+def _received(readable: Any, seq_lens: list[int] | None) -> hw.Snapshot:
+    """The snapshot that comes along: a stream, or the bytes of a whole file."""
+    head = b""
+    while len(head) < len(_FILE_MAGIC) and (piece := readable.read(len(_FILE_MAGIC) - len(head))):
+        head += piece
+    resumed = _Resumed(head, readable)
+    if head == _FILE_MAGIC or head.startswith(_ZSTD_MAGICS):
+        return hw.open(resumed.readall(), permissive=True, seq_lens=seq_lens).snapshot()
+    return hw.receive_snapshot(resumed, seq_lens=seq_lens)
+
+
+def _starts_as_stream(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(len(_FILE_MAGIC))
+    return head.startswith(_FILE_MAGIC[:4]) and head != _FILE_MAGIC
+
+
+class _Resumed(io.RawIOBase):
+    """A readable object whose first bytes were read already."""
+
+    def __init__(self, head: bytes, rest: Any) -> None:
+        self._head = head
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        if not self._head:
+            count: int = self._rest.readinto(target)
+            return count
+        count = min(len(target), len(self._head))
+        target[:count], self._head = self._head[:count], self._head[count:]
+        return count
+
+
+@contextmanager
+def _about(file: str) -> Iterator[None]:
+    """Errors of the library say which file they are about."""
+    try:
+        yield
+    except hw.HurrayError as error:
+        raise CliError(f"{'standard input' if file == '-' else file}: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

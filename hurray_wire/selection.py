@@ -1,0 +1,159 @@
+"""Which pages of a pool go into a snapshot, and with what in them (spec/snapshot.md, "Privacy").
+
+A live pool holds other requests' pages and, in the last page of a sequence, slots of whoever had it before. A
+:class:`PagePlan` is made once from the tables and serves every layer and role: which pages are written and in what
+order (``compact``), how many slots of each are kept (``scrub``), and the block table that then names them.
+:class:`PoolChunks` writes a pool by such a plan, page by page, without ever holding a second pool in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .adapters.tables import Tables
+from .arrays.packing import pack
+from .model.element_types import ElementType, buffer_bytes
+
+__all__ = ["PagePlan", "PoolChunks", "deduplicated", "plan_pages"]
+
+Ints = NDArray[np.int64]
+
+_CHUNK_BYTES = 4 << 20  # staged at once; large enough that a write call costs nothing beside it
+_PAGES_MULTIPLE = 8  # a chunk of packed elements must fill whole bytes, whatever a page holds
+
+
+@dataclass(frozen=True, slots=True)
+class PagePlan:
+    """The pages of one batch as they are written.
+
+    ``pages`` are the pool's page ids in the order of the file, or None for the whole pool as it lies. ``kept`` is how
+    many slots of each written page hold tokens, the rest being zeroed, or None to keep every slot. ``block_table``
+    (ids in the file) and ``seq_ptr`` are what the snapshot records.
+    """
+
+    num_pages: int
+    page_size: int
+    pages: Ints | None
+    kept: Ints | None
+    block_table: Ints
+    seq_ptr: Ints
+
+
+def plan_pages(tables: Tables, *, num_pages: int, page_size: int, compact: bool, scrub: bool) -> PagePlan:
+    """The plan for a pool of ``num_pages`` pages, in which ``tables`` (checked, trimmed by length) name pages.
+
+    ``compact`` writes only referenced pages, in the order in which sequences first use them, so that a sequence lies in
+    one run; a page named twice is written once. ``scrub`` keeps of each page the slots that some sequence uses.
+    """
+    table, pages = tables.block_table, None
+    if compact:
+        pages, first, places = np.unique(table, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        ranks = np.empty_like(order)
+        ranks[order] = np.arange(len(order))
+        pages, table = pages[order], ranks[places.reshape(-1)]
+    written = num_pages if pages is None else len(pages)
+    kept = None
+    if scrub:
+        counts = np.diff(tables.seq_ptr)
+        position = np.arange(len(table)) - np.repeat(tables.seq_ptr[:-1], counts)
+        tokens = np.minimum(np.repeat(tables.seq_lens, counts) - position * page_size, page_size)
+        kept = np.zeros(written, dtype=np.int64)
+        np.maximum.at(kept, table, tokens)
+    return PagePlan(written, page_size, pages, kept, table.astype(np.int64), tables.seq_ptr)
+
+
+def deduplicated(plan: PagePlan, pools: Sequence[NDArray[Any]]) -> PagePlan:
+    """The plan with pages that hold the same bytes in every one of ``pools`` written once.
+
+    One page id names a page in all layers, so pages are merged only where all layers agree. Reads every pool once.
+    """
+    digests = [hashlib.blake2b(digest_size=32) for _ in range(plan.num_pages)]
+    for pool in pools:
+        page = 0
+        for staged in _staged(pool, plan):
+            for row in staged.reshape(len(staged), -1).view(np.uint8) if staged.size else ():
+                digests[page].update(row.data)
+                page += 1
+    seen: dict[bytes, int] = {}
+    merged = np.empty(plan.num_pages, dtype=np.int64)
+    kept_pages: list[int] = []
+    for page, digest in enumerate(digests):
+        place = seen.setdefault(digest.digest(), len(kept_pages))
+        if place == len(kept_pages):
+            kept_pages.append(page)
+        merged[page] = place
+    chosen = np.array(kept_pages, dtype=np.int64)
+    return replace(
+        plan,
+        num_pages=len(chosen),
+        pages=chosen if plan.pages is None else plan.pages[chosen],
+        kept=None if plan.kept is None else plan.kept[chosen],
+        block_table=merged[plan.block_table],
+    )
+
+
+class PoolChunks:
+    """The bytes of one pool, written by a plan, piece by piece (a ``Chunked`` of the writer).
+
+    ``pool`` is [num_pages, page_size, num_heads, head_dim] of any strides and byte order, borrowed. A stretch of
+    pages that lies in memory as the file wants it is handed out as it is; anything else goes through a few MiB of
+    staging.
+    """
+
+    def __init__(self, pool: NDArray[Any], plan: PagePlan, element_type: ElementType) -> None:
+        self._pool = pool
+        self._plan = plan
+        self._element_type = element_type
+        _, page_size, heads, dim = pool.shape
+        self.nbytes = buffer_bytes(element_type, plan.num_pages * page_size * heads * dim)
+
+    def chunks(self) -> Iterator[NDArray[np.uint8]]:
+        """``nbytes`` bytes in pieces; each is valid until the next is asked for."""
+        if not self.nbytes:
+            return
+        for staged in _staged(self._pool, self._plan):
+            if self._element_type.is_packed:
+                yield pack(staged.reshape(-1), self._element_type)
+            else:
+                yield staged.reshape(-1).view(np.uint8)
+
+
+def _staged(pool: NDArray[Any], plan: PagePlan) -> Iterator[NDArray[Any]]:
+    """The written pages in order, in C-contiguous little-endian pieces [n, page_size, num_heads, head_dim]."""
+    little = pool.dtype.newbyteorder("<")
+    plain = pool.flags.c_contiguous and pool.dtype == little
+    partial = None if plan.kept is None else plan.kept < plan.page_size
+    if plain and plan.pages is None and (partial is None or not partial.any()):
+        yield pool
+        return
+    page_bytes = max(1, int(np.prod(pool.shape[1:], dtype=object)) * pool.dtype.itemsize)
+    step = max(_CHUNK_BYTES // page_bytes // _PAGES_MULTIPLE, 1) * _PAGES_MULTIPLE
+    staging = np.empty((min(step, plan.num_pages), *pool.shape[1:]), dtype=little)
+    for start in range(0, plan.num_pages, step):
+        stop = min(start + step, plan.num_pages)
+        pages = np.arange(start, stop) if plan.pages is None else plan.pages[start:stop]
+        first = int(pages[0])
+        in_a_run = first + len(pages) - 1 == int(pages[-1]) and bool((np.diff(pages) == 1).all())
+        touched = None if partial is None else np.flatnonzero(partial[start:stop])
+        if plain and in_a_run and (touched is None or not len(touched)):
+            yield pool[first : first + len(pages)]
+            continue
+        piece = staging[: len(pages)]
+        if in_a_run:
+            np.copyto(piece, pool[first : first + len(pages)], casting="equiv")
+        elif plain:
+            np.take(pool, pages, axis=0, out=piece, mode="clip")
+        else:
+            np.copyto(piece, pool[pages], casting="equiv")
+        if touched is not None and plan.kept is not None:
+            raw = piece.view(np.uint8) if piece.dtype.itemsize else piece
+            for place in touched.tolist():
+                raw[place, int(plan.kept[start + place]) :] = 0
+        yield piece

@@ -1,0 +1,212 @@
+"""A compressed file as a source of the bytes it inflates to (spec/compressed.md).
+
+A file with a seek table is inflated frame by frame, and only those frames that hold what was asked for: side by side on
+all cores, each once, copied from where it was inflated straight to where it is wanted. The last few frames are kept, as
+neighbouring requests share them. A file without a table is for ``plain_zstd.py``; what one frame may be is judged in
+``frames.py``.
+
+In a file of byte planes the bytes that this source gives are those of the file before it was split: the magic is put
+back, and frames of page pools are merged. Which frames those are only descriptors tell, so the reader says it by
+:meth:`CompressedSource.mark_pool` when it has read one. Nothing can be read too early: a frame with any byte of a
+descriptor, of the index or of padding does not lie within a pool, so it is not split.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right, insort
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InvalidFileError
+from ..limits import Limits
+from ..parallel import run
+from ..wire import planes
+from ..wire.seektable import (
+    FOOTER_BYTES,
+    SEEKABLE_MAGIC,
+    SeekTable,
+    decode_seek_footer,
+    decode_seek_table,
+)
+from ..wire.structs import FILE_MAGIC
+from .frame_cache import FrameCache
+from .frames import inflate, is_skippable, is_zstd
+from .plain_zstd import PlainZstdSource
+from .source import Compression, CopyingSource, Source, runs
+
+__all__ = ["CompressedSource", "inflating"]
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Piece: TypeAlias = tuple[int, int, int]  # from where and to where in a frame, and where it goes in the output
+
+_CACHE_BYTES = 32 << 20  # some tens of frames: what a verify's chunk, or a gather and the next one, have in common
+_SPREAD_BYTES = 256 << 10  # below this, waking threads costs as much as inflating
+
+
+def inflating(source: Source, limits: Limits) -> Source:
+    """The source itself, or one over what it inflates to, told apart by content. It then owns the one it was given."""
+    head = source.view(0, min(8, source.size))
+    opened = source
+    if is_zstd(head) or is_skippable(head):
+        tail = source.view(source.size - len(SEEKABLE_MAGIC), len(SEEKABLE_MAGIC))
+        opened = CompressedSource(source, limits) if tail == SEEKABLE_MAGIC else PlainZstdSource(source, limits)
+    if not isinstance(opened, CompressedSource) and opened.size >= 8 and opened.view(0, 8) == planes.PLANES_MAGIC:
+        raise InvalidFileError(
+            "the bytes are those of a file of byte planes, which cannot be put together without its seek table",
+            rule="compressed.planes-table",
+            offset=0,
+            found=planes.PLANES_MAGIC,
+        )
+    return opened
+
+
+class CompressedSource(CopyingSource):
+    """What a compressed file with a seek table inflates to. Owns the source of the compressed bytes."""
+
+    def __init__(self, inner: Source, limits: Limits) -> None:
+        super().__init__()
+        self._inner = inner
+        self._table = _read_table(inner, limits)
+        self._begins = _edges(self._table.compressed_sizes)
+        self._starts = _edges(self._table.decompressed_sizes)
+        self.size = int(self._starts[-1])
+        self._cache = FrameCache(_CACHE_BYTES)
+        self._pools: list[tuple[int, int, int]] = []  # first frame, frame behind the last, bytes of an element
+        self._pools_lock = threading.Lock()
+        self._planes = False
+        if self.size >= len(planes.PLANES_MAGIC):
+            self._planes = self.view(0, len(planes.PLANES_MAGIC)) == planes.PLANES_MAGIC
+
+    @property
+    def compression(self) -> Compression:
+        return Compression(
+            seekable=True,
+            planes=self._planes,
+            frames=len(self._table),
+            inflated=self._cache.made,
+            compressed_bytes=self._inner.size,
+            inflated_bytes=self.size,
+        )
+
+    def mark_pool(self, offset: int, length: int, element_bytes: int) -> None:
+        """Frames from ``offset`` on hold a page pool, which in a file of byte planes is split into planes.
+
+        Raises InvalidFileError where a frame of such a pool holds anything else, or cuts an element.
+        """
+        if not self._planes or element_bytes == 1 or not length:
+            return
+        self._check(offset, length)
+        first = int(np.searchsorted(self._starts, offset, side="right")) - 1
+        behind = int(np.searchsorted(self._starts, offset + length, side="left"))
+        for edge, place in ((first, offset), (behind, offset + length)):
+            if self._starts[edge] != place:
+                raise InvalidFileError(
+                    f"a frame crosses byte {place}, where a page pool in planes starts or ends",
+                    rule="compressed.planes-frame",
+                    offset=place,
+                    found=int(self._starts[edge]),
+                )
+        cut = (self._starts[first:behind] - offset) % element_bytes != 0
+        if cut.any():
+            place = int(self._starts[first + int(np.argmax(cut))])
+            raise InvalidFileError(
+                f"a frame of a page pool in planes starts at {place}, within an element of {element_bytes} bytes",
+                rule="compressed.planes-frame",
+                offset=place,
+                declared=element_bytes,
+                found=place - offset,
+            )
+        with self._pools_lock:
+            insort(self._pools, (first, behind, element_bytes))
+
+    def read_rows(self, offset: int, row_bytes: int, rows: NDArray[np.int64], out: Bytes) -> None:
+        """As of any source; inflates just the frames that hold these rows, each once, side by side."""
+        if not out.size:
+            return
+        lowest = int(rows.min())
+        self._check(offset + lowest * row_bytes, (int(rows.max()) + 1 - lowest) * row_bytes)
+        stretches = [
+            (offset + int(rows[start]) * row_bytes, (stop - start) * row_bytes, start * row_bytes)
+            for start, stop in runs(rows)
+        ]
+        self._copy(stretches, out.reshape(-1))
+
+    def check_empty_frames(self) -> None:
+        """Look at the frames that hold nothing, which no reading touches. Raises InvalidFileError."""
+        for number in np.flatnonzero(self._table.decompressed_sizes == 0).tolist():
+            self._inflate(number)
+
+    def close(self) -> None:
+        super().close()
+        self._cache.clear()
+        self._inner.close()
+
+    def _read_into(self, offset: int, out: memoryview) -> None:
+        if len(out):
+            self._copy([(offset, len(out), 0)], np.frombuffer(out, dtype=np.uint8))
+
+    def _copy(self, stretches: list[tuple[int, int, int]], out: Bytes) -> None:
+        """Copy stretches of the inflated bytes, each (offset, length, place in ``out``)."""
+        wanted: dict[int, list[Piece]] = {}
+        firsts = np.searchsorted(self._starts, [offset for offset, _, _ in stretches], side="right") - 1
+        for number, (offset, length, place) in zip(firsts.tolist(), stretches, strict=True):
+            end = offset + length
+            while offset < end:
+                start, stop = int(self._starts[number]), min(int(self._starts[number + 1]), end)
+                if stop > offset:
+                    wanted.setdefault(number, []).append((offset - start, stop - start, place))
+                    place += stop - offset
+                    offset = stop
+                number += 1
+
+        def copy(item: tuple[int, list[Piece]]) -> None:
+            number, pieces = item
+            frame = self._cache.get(number, self._inflate)
+            for begin, end, place in pieces:
+                out[place : place + end - begin] = frame[begin:end]
+
+        if len(wanted) > 1 and int(self._table.decompressed_sizes[list(wanted)].sum()) >= _SPREAD_BYTES:
+            run(copy, wanted.items())
+        else:
+            for item in wanted.items():
+                copy(item)
+        if self._planes:
+            for offset, length, place in stretches:
+                if offset < len(FILE_MAGIC):
+                    magic = np.frombuffer(FILE_MAGIC, dtype=np.uint8)[offset : offset + length]
+                    out[place : place + len(magic)] = magic
+
+    def _inflate(self, number: int) -> Bytes:
+        begin, size = int(self._begins[number]), int(self._table.decompressed_sizes[number])
+        raw = self._inner.view(begin, int(self._table.compressed_sizes[number]))
+        checksum = None if self._table.checksums is None else int(self._table.checksums[number])
+        frame = np.frombuffer(inflate(raw, size, offset=begin, checksum=checksum), dtype=np.uint8)
+        if not self._planes:
+            return frame
+        element_bytes = self._element_bytes(number)
+        return frame if element_bytes == 1 else planes.merge(frame, element_bytes)
+
+    def _element_bytes(self, number: int) -> int:
+        """Bytes of an element if the frame belongs to a pool in planes, otherwise 1."""
+        with self._pools_lock:
+            place = bisect_right(self._pools, number, key=lambda pool: pool[0]) - 1
+            if place < 0 or number >= self._pools[place][1]:
+                return 1
+            return self._pools[place][2]
+
+
+def _read_table(source: Source, limits: Limits) -> SeekTable:
+    size = source.size
+    footer = decode_seek_footer(
+        source.view(max(0, size - FOOTER_BYTES), min(size, FOOTER_BYTES)), file_size=size, limits=limits
+    )
+    table = source.view(size - footer.table_bytes, footer.table_bytes)
+    return decode_seek_table(table, footer, file_size=size)
+
+
+def _edges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of these runs starts, and where the last one ends."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])

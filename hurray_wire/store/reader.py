@@ -1,0 +1,418 @@
+"""Reading a file (spec/container.md).
+
+Opening touches the header, the trailer, the index and nothing else; a tensor's descriptor is read when the tensor is
+first touched, its buffers when they are used. A file is held to its own words from the start: header, index and trailer
+must account for every byte, and a descriptor must agree with its index entry. What only payload can tell (checksums,
+padding, the contents of index buffers) is left to :meth:`File.verify`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import (
+    ChecksumError,
+    HurrayError,
+    IncompatibleError,
+    InvalidFileError,
+    TruncatedError,
+)
+from ..limits import Limits
+from ..model import element_types as et
+from ..model.descriptor import TensorDescriptor
+from ..model.layouts import CompositeLayout, RowMajorLayout, UnknownLayout
+from ..tensors import Buffers, PagedTensor, Tensor, make_tensor
+from ..wire import container, planes
+from ..wire.checksum import crc32c
+from ..wire.container import IndexEntry, Region, align_up
+from ..wire.descriptors import decode_descriptor
+from ..wire.metadata import Metadata, check_seal, decode_metadata
+from .compressed_source import inflating
+from .source import Compression, Source, open_source
+from .writer import CRC_KEY
+
+__all__ = ["SCALE_SUFFIX", "SEQ_LENS", "File", "Report", "open_as"]
+
+FileT = TypeVar("FileT", bound="File")
+
+SEQ_LENS = "seq_lens"
+SCALE_SUFFIX = ".scale"
+_CHUNK = 8 << 20  # bytes that verify holds at once where reading copies
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What :meth:`File.verify` looked at. ``checksums`` is 0 for a file that records none but the index's own."""
+
+    tensors: int
+    buffers: int
+    checksums: int
+    padding_bytes: int
+    payload_bytes: int
+
+
+class File(Mapping[str, Tensor]):
+    """An open file: a mapping from names to tensors, in write order.
+
+    Tensors are lazy and stay valid after :meth:`close` as far as their memory is borrowed from a mapping. Several
+    threads may use one file.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        permissive: bool = False,
+        limits: Limits | None = None,
+        seq_lens: ArrayLike | None = None,
+    ) -> None:
+        self._source = source
+        self._permissive = permissive
+        self._limits = limits or Limits()
+        self._given_seq_lens = None if seq_lens is None else given_lengths(seq_lens)
+        self._tensors: dict[str, Tensor] = {}
+        self._lock = threading.RLock()
+        size = source.size
+        least = container.HEADER_BYTES + container.TRAILER_BYTES
+        if size < least:
+            # a wrong magic says more than a wrong size
+            container.decode_header(source.view(0, min(size, container.HEADER_BYTES)))
+            raise TruncatedError(
+                f"{size} bytes are too few for a file of at least {least}", rule="container.truncated", found=size
+            )
+        self._header = container.decode_header(source.view(0, container.HEADER_BYTES))
+        tail = source.view(size - container.TRAILER_BYTES, container.TRAILER_BYTES)
+        self._trailer = container.decode_trailer(tail, file_size=size, header=self._header, limits=self._limits)
+        raw = source.view(self._trailer.index_offset, self._trailer.index_length)
+        self._index = container.decode_index(
+            raw, header=self._header, trailer=self._trailer, file_size=size, limits=self._limits
+        )
+        self._regions = container.check_regions(self._header, self._trailer, self._index, size)
+        self._metadata: Metadata | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Tensor names in write order."""
+        return self._index.names
+
+    @property
+    def metadata(self) -> Metadata:
+        """The file's metadata: str to str, int, float, bool, bytes or list. Decoded on first use; a copy of yours."""
+        with self._lock:
+            if self._metadata is None:
+                trailer = self._trailer
+                section = self._source.view(trailer.kv_offset, trailer.kv_length)
+                self._metadata = (
+                    decode_metadata(section, base=trailer.kv_offset, limits=self._limits) if trailer.kv_length else {}
+                )
+            return dict(self._metadata)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The tensor of this name: a PagedTensor if it is block-paged. KeyError if there is none."""
+        with self._lock:
+            tensor = self._tensors.get(name)
+            if tensor is None:
+                tensor = self._tensors[name] = self._read_tensor(self._index.entry(name))
+            return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index.names)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._index
+
+    @property
+    def paged(self) -> tuple[PagedTensor, ...]:
+        """The block-paged tensors, in write order. Reads every descriptor."""
+        return tuple(tensor for tensor in self.values() if isinstance(tensor, PagedTensor))
+
+    @property
+    def compression(self) -> Compression | None:
+        """How the file is compressed, and how many of its frames were inflated so far; None if it is not compressed."""
+        return self._source.compression
+
+    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
+        """Read the whole file and check all that can be: every checksum, all padding, every index buffer.
+
+        Raises ChecksumError or another error of ours on the first fault, which names the tensor; otherwise returns
+        what was looked at. ``progress`` is called with the bytes read and the bytes in all after each tensor. Memory
+        stays bounded; on a compressed file every frame is inflated once.
+        """
+        self.metadata  # noqa: B018 -- decoded, hence checked
+        trailer = self._trailer
+        check_seal(self._source.view(trailer.kv_offset, trailer.kv_length), base=trailer.kv_offset)
+        recorded = self._recorded_crcs()
+        # Everything in the order of the file, so that a compressed one need not inflate a frame again; but what stands
+        # behind the tensors was read when the file was opened, and is looked at while it is still at hand.
+        gaps = deque(pairwise(self._regions))
+        last = int(self._index.descriptor_offsets[-1]) if len(self._index) else -1
+        padding = 0
+        while gaps and gaps[-1][0].start > last:
+            padding += self._verify_gap(*gaps.pop())
+        position = 0
+        payload = buffers = 0
+        for entry in self._index:
+            padding += self._verify_gaps(gaps, entry.descriptor_offset)
+            tensor = self[entry.name]
+            places = _places(tensor.descriptor, entry, self._header.data_buffer_alignment)
+            self._verify_part(recorded, position, entry.name, -1, entry.descriptor_offset, entry.descriptor_length)
+            padding += self._verify_gaps(gaps, entry.data_offset)
+            end = entry.data_offset
+            for part, (offset, length) in enumerate(places):
+                padding += self._verify_zero(end, offset, f"between buffers of {entry.name!r}")
+                self._verify_part(recorded, position + 1 + part, entry.name, part, offset, length)
+                end = offset + length
+            position += 1 + len(places)
+            with _Named(entry.name):
+                tensor.check_payload()
+            buffers += len(places)
+            payload += sum(length for _, length in places)
+            if progress is not None:
+                progress(entry.data_offset + entry.data_length, self._source.size)
+        padding += self._verify_gaps(gaps, self._source.size)
+        self._source.check_empty_frames()
+        if recorded is not None and position != len(recorded):
+            raise InvalidFileError(
+                f"{CRC_KEY} has {len(recorded)} checksums for {position} descriptors and buffers",
+                rule="verify.crc-count",
+                declared=position,
+                found=len(recorded),
+            )
+        return Report(len(self._index), buffers, 0 if recorded is None else position, padding, payload)
+
+    def close(self) -> None:
+        """Refuse further reading. Arrays that borrow mapped memory stay valid. Closing twice is fine."""
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<hurray_wire.File of {len(self)} tensors, {self._source.size} bytes>"
+
+    def _read_tensor(self, entry: IndexEntry) -> Tensor:
+        raw = self._source.view(entry.descriptor_offset, entry.descriptor_length)
+        with _Named(entry.name):
+            descriptor = decode_descriptor(
+                raw, permissive=self._permissive, base=entry.descriptor_offset, limits=self._limits
+            )
+            places = _places(descriptor, entry, self._header.data_buffer_alignment)
+            if places:
+                self._source.mark_pool(*places[0], planes.element_bytes(descriptor))
+        return make_tensor(
+            entry.name,
+            descriptor,
+            _StoredBuffers(self._source, places),
+            limits=self._limits,
+            recorded_seq_lens=self.recorded_seq_lens,
+            companion_scale=self._companion_scale,
+        )
+
+    def recorded_seq_lens(self) -> NDArray[Any] | None:
+        """The lengths given when opening, or those recorded in the file."""
+        if self._given_seq_lens is not None:
+            return self._given_seq_lens
+        if SEQ_LENS not in self._index:
+            return None
+        return checked_lengths(self[SEQ_LENS])
+
+    def _companion_scale(self, name: str) -> NDArray[Any] | None:
+        companion = f"{name}{SCALE_SUFFIX}"
+        return self[companion].numpy() if companion in self._index else None
+
+    def _recorded_crcs(self) -> list[int] | None:
+        recorded = self.metadata.get(CRC_KEY)
+        if recorded is None:
+            return None
+        if not isinstance(recorded, list) or not all(type(value) is int and 0 <= value < 1 << 32 for value in recorded):
+            raise InvalidFileError(f"{CRC_KEY} is not a list of 32-bit checksums", rule="verify.crc-type")
+        return recorded
+
+    def _verify_part(
+        self, recorded: list[int] | None, position: int, name: str, part: int, offset: int, length: int
+    ) -> None:
+        """Check a descriptor (part -1) or a buffer against its checksum; without one, at least that it inflates."""
+        if recorded is None and self.compression is None:
+            return
+        if recorded is not None and position >= len(recorded):
+            raise InvalidFileError(
+                f"{CRC_KEY} ends before {name!r}", rule="verify.crc-count", declared=position, found=len(recorded)
+            )
+        value = 0
+        for start in range(offset, offset + length, _CHUNK):
+            value = crc32c(self._source.view(start, min(_CHUNK, offset + length - start)), value)
+        if recorded is not None and value != recorded[position]:
+            what = "the descriptor" if part < 0 else f"buffer {part}"
+            raise ChecksumError(
+                f"{what} of {name!r} has CRC-32C 0x{value:08X}, but 0x{recorded[position]:08X} was recorded",
+                rule="verify.crc",
+                offset=offset,
+                declared=recorded[position],
+                found=value,
+            )
+
+    def _verify_gaps(self, gaps: deque[tuple[Region, Region]], end: int) -> int:
+        """Check the padding of the gaps up to a place in the file, taking them off the list; returns its size."""
+        total = 0
+        while gaps and gaps[0][1].start <= end:
+            total += self._verify_gap(*gaps.popleft())
+        return total
+
+    def _verify_gap(self, before: Region, after: Region) -> int:
+        return self._verify_zero(before.end, after.start, f"between {before.what} and {after.what}")
+
+    def _verify_zero(self, start: int, end: int, where: str) -> int:
+        for offset in range(start, end, _CHUNK):
+            piece = np.frombuffer(self._source.view(offset, min(_CHUNK, end - offset)), dtype=np.uint8)
+            if piece.any():
+                raise InvalidFileError(
+                    f"the padding {where} is not zero",
+                    rule="verify.padding",
+                    offset=offset + int(np.argmax(piece != 0)),
+                    found=int(piece[np.argmax(piece != 0)]),
+                )
+        return max(0, end - start)
+
+
+class _StoredBuffers(Buffers):
+    """The buffers of one tensor in a file."""
+
+    def __init__(self, source: Source, places: list[tuple[int, int]]) -> None:
+        self._source = source
+        self._places = places
+        self.lends = source.lends
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def fetch(self, index: int) -> NDArray[np.uint8]:
+        offset, length = self._places[index]
+        return np.frombuffer(self._source.view(offset, length), dtype=np.uint8)
+
+    def fetch_rows(self, index: int, row_bytes: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        out = np.empty((len(rows), row_bytes), dtype=np.uint8)
+        self._source.read_rows(self._places[index][0], row_bytes, rows, out)
+        return out
+
+
+class _Named:
+    """Errors raised within say which tensor they concern."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, HurrayError) and repr(self._name) not in error.message:
+            error.message = f"tensor {self._name!r}: {error.message}"
+
+
+def open_as(
+    kind: type[FileT],
+    target: Any,
+    *,
+    mmap: bool = True,
+    permissive: bool = False,
+    limits: Limits | None = None,
+    seq_lens: ArrayLike | None = None,
+) -> FileT:
+    """Open a file: a path, bytes, or a readable and seekable binary object; compressed or not is told by its content.
+
+    ``mmap=False`` reads a path with pread instead of mapping it, for files that others may truncate. ``permissive``
+    keeps tensors with unknown layout tags instead of refusing them. ``limits`` bounds what reading may cost.
+    ``seq_lens`` gives the lengths of the sequences of a file that does not record them. What is opened by path is
+    closed with the file; bytes and objects are borrowed. Of a compressed file with a seek table only those frames are
+    inflated that hold what is asked for, when it is asked for; without one the whole file is, into memory, when it
+    is opened.
+
+    Raises InvalidFileError (TruncatedError, ChecksumError below it), UnsupportedError, LimitError, or OSError.
+    Specification: spec/container.md, spec/compressed.md.
+    """
+    source = open_source(target, use_mmap=mmap)
+    try:
+        source = inflating(source, limits or Limits())
+        return kind(source, permissive=permissive, limits=limits, seq_lens=seq_lens)
+    except BaseException:
+        source.close()
+        raise
+
+
+def _places(descriptor: TensorDescriptor, entry: IndexEntry, alignment: int) -> list[tuple[int, int]]:
+    """Offset and size of each buffer of a tensor, checked against its index entry."""
+    if isinstance(descriptor.layout, UnknownLayout):
+        return [(entry.data_offset, entry.data_length)] if entry.data_length else []
+    if isinstance(descriptor.layout, CompositeLayout):
+        places: list[tuple[int, int]] = []
+        start = end = entry.data_offset
+    else:
+        places = []
+        start = end = align_up(entry.descriptor_offset + entry.descriptor_length, alignment)
+        for handle in descriptor.buffers:
+            offset = align_up(end, alignment)
+            places.append((offset, handle.byte_size))
+            end = offset + handle.byte_size
+        if entry.data_offset != start:
+            raise InvalidFileError(
+                f"the data is said to start at {entry.data_offset}, but follows its descriptor at {start}",
+                rule="index.data-place",
+                offset=entry.descriptor_offset,
+                declared=entry.data_offset,
+                found=start,
+            )
+    if entry.data_length != end - start:
+        raise InvalidFileError(
+            f"the index tells {entry.data_length} bytes of data, but the descriptor's buffers take {end - start}",
+            rule="index.data-length",
+            offset=entry.descriptor_offset,
+            declared=entry.data_length,
+            found=end - start,
+        )
+    return places
+
+
+def checked_lengths(tensor: Tensor) -> NDArray[Any]:
+    """The values of a tensor that records lengths: a row-major vector of uint32 or uint64."""
+    d = tensor.descriptor
+    if d.element_type not in (et.uint32, et.uint64) or d.rank != 1 or not isinstance(d.layout, RowMajorLayout):
+        raise IncompatibleError(
+            f"{SEQ_LENS!r} is {d.element_type.name} {list(d.shape)} {d.layout.name}, "
+            "not a row-major vector of uint32 or uint64",
+            rule="snapshot.seq-lens-type",
+            found=d.element_type.name,
+        )
+    return tensor.numpy()
+
+
+def given_lengths(seq_lens: ArrayLike) -> NDArray[Any]:
+    """Lengths that a caller gives, as a read-only vector of their own."""
+    lengths = np.array(seq_lens)
+    if lengths.size == 0:
+        lengths = lengths.astype(np.int64)
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
+        raise IncompatibleError(
+            f"seq_lens is {lengths.dtype} of {lengths.ndim} dimensions, not a vector of integers",
+            rule="snapshot.seq-lens-type",
+        )
+    lengths.flags.writeable = False
+    return lengths

@@ -1,0 +1,359 @@
+"""Streams: tensors one after another over a pipe, a socket or any other one-way channel (spec/stream.md).
+
+``StreamDecoder`` is the core without input or output: it says where the next bytes belong, takes them, and hands out
+each tensor as soon as its last byte is there. ``StreamReader`` fills it from a readable object, large buffers
+straight into their final memory; ``StreamWriter`` is the other direction, large buffers straight out of theirs.
+
+A stream has no names and no end mark. It may end where a descriptor would start, provided that no composite still waits
+for members; any other end is a truncation.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from ..errors import HurrayError, LimitError, StreamError
+from ..limits import MAX_NESTING, Limits
+from ..model.descriptor import TensorDescriptor
+from ..model.layouts import CompositeLayout, UnknownLayout
+from ..tensors import MemoryBuffers, Tensor, make_tensor
+from ..wire.descriptors import HEADER_BYTES, decode_descriptor, descriptor_length
+from .sink import write_all
+from .writer import Chunked, _counted, _plan
+
+__all__ = ["StreamDecoder", "StreamReader", "StreamWriter"]
+
+_MAPPED_FROM = 1 << 20  # larger buffers are mapped: a size that a stream only claims then costs no memory
+
+
+class _Members:
+    """Which composites are open, and how many members each still waits for."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._missing: list[int] = []
+
+    @property
+    def missing(self) -> int:
+        """Members that the innermost open composite waits for; 0 if none is open."""
+        return self._missing[-1] if self._missing else 0
+
+    def count(self, descriptor: TensorDescriptor) -> None:
+        """Take note of the next tensor."""
+        if self._missing:
+            self._missing[-1] -= 1
+        if isinstance(descriptor.layout, CompositeLayout):
+            count = descriptor.layout.member_count
+            if count > self._limits.max_members:
+                raise LimitError(
+                    f"a composite of {count} members is above the limit of {self._limits.max_members}",
+                    rule="limit.members",
+                    declared=self._limits.max_members,
+                    found=count,
+                )
+            if len(self._missing) >= MAX_NESTING:
+                raise StreamError(
+                    f"composites are nested more than {MAX_NESTING} deep",
+                    rule="composite.depth",
+                    declared=MAX_NESTING,
+                    found=len(self._missing) + 1,
+                )
+            self._missing.append(count)
+        while self._missing and not self._missing[-1]:
+            self._missing.pop()
+
+
+class StreamDecoder:
+    """Turns the bytes of a stream into tensors, without reading anything itself.
+
+    Either :meth:`feed` it bytes, or fill the memory that :meth:`wanted` lends and say so by :meth:`filled`. Both
+    return the tensors that became whole, in order. A composite head comes out as a tensor without buffers, ahead of
+    its members. A tensor owns its memory. After an error the decoder takes no more bytes.
+
+    ``cross_machine`` refuses buffers that are not producer-synced, as between machines nothing else can be waited for.
+    Raises StreamError, InvalidDescriptorError and the other errors of ours. Specification: spec/stream.md.
+    """
+
+    def __init__(self, *, limits: Limits | None = None, cross_machine: bool = False) -> None:
+        self._limits = limits or Limits()
+        self._cross_machine = cross_machine
+        self._members = _Members(self._limits)
+        self._position = 0
+        self._failed = False
+        self._begin()
+
+    @property
+    def position(self) -> int:
+        """Bytes taken so far."""
+        return self._position
+
+    def wanted(self) -> memoryview:
+        """Writable memory for the bytes that come next: never empty, and never past the end of what is being read."""
+        self._check_usable()
+        return self._target[self._have :]
+
+    def filled(self, count: int) -> list[Tensor]:
+        """The first ``count`` bytes of :meth:`wanted` are there now."""
+        self._check_usable()
+        if not 0 <= count <= len(self._target) - self._have:
+            raise ValueError(f"{count} bytes do not fit the {len(self._target) - self._have} wanted")
+        self._have += count
+        self._position += count
+        done: list[Tensor] = []
+        try:
+            while self._have == len(self._target):
+                self._advance(done)
+        except HurrayError:
+            self._failed = True
+            raise
+        return done
+
+    def feed(self, data: Any) -> list[Tensor]:
+        """Take all of a bytes-like object, by copy."""
+        view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
+        done: list[Tensor] = []
+        while len(view):
+            target = self.wanted()
+            count = min(len(target), len(view))
+            target[:count] = view[:count]
+            view = view[count:]
+            done += self.filled(count)
+        return done
+
+    def close(self) -> bool:
+        """The stream has ended. True if that was a clean end; otherwise StreamError says what is missing."""
+        if self._failed:
+            raise StreamError("the stream was given up after an error", rule="stream.failed", offset=self._position)
+        if self._have or self._descriptor is not None or self._head:
+            what = "a descriptor" if self._descriptor is None else f"buffer {len(self._buffers)} of a tensor"
+            missing = len(self._target) - self._have
+            raise StreamError(
+                f"the stream ends within {what}: {missing} bytes are missing",
+                rule="stream.truncated",
+                offset=self._position,
+                declared=len(self._target),
+                found=self._have,
+            )
+        if self._members.missing:
+            raise StreamError(
+                f"the stream ends before {self._members.missing} members of a composite",
+                rule="composite.torn",
+                offset=self._position,
+                found=self._members.missing,
+            )
+        return True
+
+    def _begin(self) -> None:
+        """Ready for the next tensor."""
+        self._start = self._position
+        self._head = b""
+        self._descriptor: TensorDescriptor | None = None
+        self._buffers: list[memoryview] = []
+        self._aim(memoryview(bytearray(HEADER_BYTES)))
+
+    def _aim(self, target: memoryview) -> None:
+        self._target = target
+        self._have = 0
+
+    def _advance(self, done: list[Tensor]) -> None:
+        """What was being read is whole: go on to the next part."""
+        if self._descriptor is not None:
+            self._buffers.append(self._target)
+            self._next_buffer(self._descriptor, done)
+            return
+        if not self._head:
+            length = descriptor_length(self._target, base=self._start, limits=self._limits)
+            self._head = bytes(self._target)
+            self._aim(memoryview(bytearray(length - HEADER_BYTES)))
+            if length > HEADER_BYTES:
+                return
+        raw = self._head + bytes(self._target)
+        descriptor = decode_descriptor(raw, base=self._start, limits=self._limits)
+        check_streamable(descriptor, self._limits, cross_machine=self._cross_machine, offset=self._start)
+        self._members.count(descriptor)
+        self._descriptor = descriptor
+        self._next_buffer(descriptor, done)
+
+    def _next_buffer(self, descriptor: TensorDescriptor, done: list[Tensor]) -> None:
+        while len(self._buffers) < len(descriptor.buffers):
+            size = descriptor.buffers[len(self._buffers)].byte_size
+            target = _allocate(size)
+            if size:
+                self._aim(target)
+                return
+            self._buffers.append(target)
+        done.append(make_tensor(None, descriptor, MemoryBuffers(self._buffers), limits=self._limits))
+        self._begin()
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise StreamError("the stream was given up after an error", rule="stream.failed", offset=self._position)
+
+
+class StreamReader(Iterator[Tensor]):
+    """Iterates over the tensors of a stream, each handed out as soon as its bytes are there.
+
+    ``readable`` is a binary file, pipe or socket, borrowed; never more of it is read than the tensor at hand needs.
+    Only that tensor is in memory: a consumer that drops one before asking for the next (``del tensor``) never holds
+    two. Stops at a clean end of the stream, raises StreamError at any other, and OSError from the system.
+    """
+
+    def __init__(self, readable: Any, *, limits: Limits | None = None, cross_machine: bool = False) -> None:
+        self._read_into = _reading_into(readable)
+        self._decoder = StreamDecoder(limits=limits, cross_machine=cross_machine)
+        self._ended = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Tensor:
+        if self._ended:
+            raise StopIteration
+        while True:
+            count = self._read_into(self._decoder.wanted())
+            if not count:
+                self._ended = True
+                self._decoder.close()
+                raise StopIteration
+            done = self._decoder.filled(count)
+            if done:
+                return done[0]  # what is wanted never reaches past one tensor
+
+    @property
+    def position(self) -> int:
+        """Bytes read so far."""
+        return self._decoder.position
+
+
+class StreamWriter:
+    """Writes tensors to a stream. A context manager; the writable object is borrowed, flushed and not closed.
+
+    ``cross_machine`` refuses buffers that are not producer-synced.
+    """
+
+    def __init__(self, writable: Any, *, cross_machine: bool = False) -> None:
+        self._writable = writable
+        self._write = writable.write if hasattr(writable, "write") else _sending(writable)
+        self._cross_machine = cross_machine
+        self._limits = Limits()
+        self._members = _Members(self._limits)
+
+    def add(self, descriptor: TensorDescriptor, buffers: Sequence[Any] = ()) -> None:
+        """Write one tensor: its descriptor, then each buffer (as for ``Writer.add``).
+
+        A composite head is followed by its members, each added in turn. What can be refused is refused before the first
+        byte: BufferSizeError for buffers that are not the descriptor's, StreamError for what a stream cannot carry.
+        """
+        check_streamable(descriptor, self._limits, cross_machine=self._cross_machine)
+        pieces = [_plan(descriptor, index, buffer) for index, buffer in enumerate(_counted(descriptor, buffers))]
+        encoded = descriptor.encode()
+        self._members.count(descriptor)
+        write_all(self._write, memoryview(encoded))
+        for piece in pieces:
+            for chunk in piece.chunks() if isinstance(piece, Chunked) else (piece,):
+                view = memoryview(chunk)
+                if view.nbytes:
+                    write_all(self._write, view.cast("B"))
+
+    def close(self) -> None:
+        """Flush; StreamError if a composite still lacks members."""
+        if hasattr(self._writable, "flush"):
+            self._writable.flush()
+        if self._members.missing:
+            raise StreamError(
+                f"the stream ends before {self._members.missing} members of a composite",
+                rule="composite.torn",
+                found=self._members.missing,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+
+def check_streamable(
+    descriptor: TensorDescriptor, limits: Limits, *, cross_machine: bool, offset: int | None = None
+) -> None:
+    """Raise unless a stream can carry this tensor within the limits."""
+    if isinstance(descriptor.layout, UnknownLayout):
+        raise StreamError(
+            f"a tensor of the unknown layout 0x{descriptor.layout.tag:02X} has no known end in a stream",
+            rule="stream.unknown-layout",
+            offset=offset,
+            found=descriptor.layout.tag,
+        )
+    for index, handle in enumerate(descriptor.buffers):
+        if handle.byte_size > limits.max_buffer_bytes:
+            raise LimitError(
+                f"buffer {index} has {handle.byte_size} bytes, above the limit of {limits.max_buffer_bytes}",
+                rule="limit.buffer-bytes",
+                offset=offset,
+                declared=limits.max_buffer_bytes,
+                found=handle.byte_size,
+            )
+        if cross_machine and handle.sync_mode != "producer_synced":
+            raise StreamError(
+                f"buffer {index} is synced by {handle.sync_mode}, which does not reach another machine",
+                rule="stream.sync-mode",
+                offset=offset,
+                declared="producer_synced",
+                found=handle.sync_mode,
+            )
+
+
+def _allocate(size: int) -> memoryview:
+    """Writable memory that is only taken from the system as it is filled."""
+    if size < _MAPPED_FROM:
+        return np.empty(size, dtype=np.uint8).data
+    try:
+        mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError, ValueError) as cause:
+        raise LimitError(f"there is no memory for a buffer of {size} bytes", rule="limit.memory", found=size) from cause
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(mapped)
+
+
+def _reading_into(readable: Any) -> Any:
+    """A function that fills a buffer from the object as far as it gives bytes at once, and returns how many."""
+    if hasattr(readable, "readinto"):
+
+        def read_into(target: memoryview) -> int:
+            count = readable.readinto(target)
+            if count is None:
+                raise BlockingIOError("the stream has no bytes yet; a StreamReader needs a blocking one")
+            return int(count)
+
+        return read_into
+    if hasattr(readable, "recv_into"):
+        return readable.recv_into
+
+    def read(target: memoryview) -> int:
+        piece = readable.read(min(len(target), 1 << 24))
+        if piece is None:
+            raise BlockingIOError("the stream has no bytes yet; a StreamReader needs a blocking one")
+        if len(piece) > len(target):
+            raise StreamError(
+                f"the object gave {len(piece)} bytes where {len(target)} were asked for", rule="file.object"
+            )
+        target[: len(piece)] = piece
+        return len(piece)
+
+    return read
+
+
+def _sending(socket: Any) -> Any:
+    def send(piece: memoryview) -> None:
+        socket.sendall(piece)
+
+    return send

@@ -1,0 +1,406 @@
+"""A tensor: a descriptor and its buffers, which become arrays here (spec/descriptor.md, spec/block-paged.md).
+
+``Tensor`` is any tensor, ``PagedTensor`` one of the block-paged layout. Both are lazy: a buffer is fetched when it is
+asked for, and only then. What a buffer costs is for its holder to say: bytes in memory and mapped files lend theirs,
+other sources copy. Reading files is left to ``store/``, what the bytes mean to ``arrays/`` and ``gather.py``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import dense, packing
+from .arrays.dequantize import dequantize_dense, dequantize_paged, parameters, scale_companion
+from .arrays.sparse import Sparse, read_sparse
+from .errors import BufferSizeError, IncompatibleError, UnsupportedError
+from .gather import Gathered, gather_padded, gather_ragged
+from .gather import _choose as choose
+from .limits import Limits
+from .model.block_paged import BlockPagedLayout, check_index_buffers, check_seq_lens, known_seq_lens
+from .model.descriptor import TensorDescriptor
+from .model.quantization import PerBlockAffine
+from .model.shape import is_dynamic
+
+__all__ = ["Buffers", "MemoryBuffers", "PagedTensor", "Tensor", "make_tensor"]
+
+Bytes = NDArray[np.uint8]
+
+
+class Buffers(Sequence[Bytes]):
+    """The buffers of one tensor, fetched one by one: read-only 1-D uint8 arrays of the sizes in the descriptor."""
+
+    lends = True  # True if a buffer is borrowed memory, False if asking for it copies it
+
+    @overload
+    def __getitem__(self, index: int) -> Bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Bytes]: ...
+    def __getitem__(self, index: int | slice) -> Bytes | Sequence[Bytes]:
+        if isinstance(index, slice):
+            return [self.fetch(k) for k in range(*index.indices(len(self)))]
+        return self.fetch(range(len(self))[index])
+
+    @abstractmethod
+    def fetch(self, index: int) -> Bytes:
+        """Buffer ``index``, 0 <= index < len(self)."""
+
+    @abstractmethod
+    def fetch_rows(self, index: int, row_bytes: int, rows: NDArray[np.int64]) -> Bytes:
+        """Only these rows of buffer ``index``, seen as a table of equal rows: uint8 [len(rows), row_bytes], a copy."""
+
+
+class MemoryBuffers(Buffers):
+    """Buffers that lie in memory, borrowed from the objects given (bytes-like or NumPy arrays of bytes)."""
+
+    def __init__(self, buffers: Iterable[Any]) -> None:
+        self._buffers = []
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B").toreadonly()
+            self._buffers.append(np.frombuffer(view, dtype=np.uint8))
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def fetch(self, index: int) -> Bytes:
+        return self._buffers[index]
+
+    def fetch_rows(self, index: int, row_bytes: int, rows: NDArray[np.int64]) -> Bytes:
+        return self._buffers[index][: _whole(self._buffers[index], row_bytes)].reshape(-1, row_bytes)[rows]
+
+
+class Tensor:
+    """A named tensor. ``buffers`` is a sequence of read-only uint8 arrays, fetched when they are indexed."""
+
+    def __init__(
+        self,
+        name: str | None,
+        descriptor: TensorDescriptor,
+        buffers: Buffers | Sequence[Any],
+        *,
+        limits: Limits | None = None,
+    ) -> None:
+        self.name = name
+        self.descriptor = descriptor
+        self.buffers = buffers if isinstance(buffers, Buffers) else MemoryBuffers(buffers)
+        self._limits = limits or Limits()
+        if isinstance(self.buffers, MemoryBuffers):
+            _check_buffers(descriptor, self.buffers)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The logical shape, in elements."""
+        return self.descriptor.shape
+
+    def numpy(self, *, dequantize: bool = False) -> NDArray[Any]:
+        """The elements of a dense tensor as an array of its logical shape, in the element type's dtype.
+
+        Row-major, column-major and strided tensors are read-only views of the buffer, where that is memory; packed
+        sub-byte types and the tiled, Morton and Hilbert layouts are copies. ``dequantize`` gives float32 instead, a
+        copy. Raises UnsupportedError for layouts that are not dense (see :meth:`sparse` and ``PagedTensor``) and for
+        dynamic shapes, LimitError where a copy would exceed ``Limits.max_dense_bytes``. Specification:
+        spec/layouts.md.
+        """
+        if not self.descriptor.layout.is_dense:
+            raise UnsupportedError(
+                f"{self.name!r} has the {self.descriptor.layout.name} layout, which is not dense",
+                rule="layout.dense",
+                found=self.descriptor.layout.name,
+            )
+        stored = dense.to_array(self.descriptor, self.buffers[0], limits=self._limits)
+        if not dequantize:
+            return stored
+        return dequantize_dense(self.descriptor, stored, self.buffers)
+
+    def sparse(self) -> Sparse:
+        """The named arrays of a sparse tensor, checked; ``.to_dense()`` makes an array of it. Raises
+        UnsupportedError.
+        """
+        return read_sparse(self.descriptor, self.buffers)
+
+    def check_payload(self) -> None:
+        """Read what the buffers hold and check it: unused bits, sparse indices. Raises on the first fault."""
+        descriptor = self.descriptor
+        if is_dynamic(descriptor.shape) or descriptor.layout.buffer_count in (None, 0):
+            return
+        if descriptor.layout.is_dense:
+            if descriptor.element_type.is_packed and descriptor.layout.name in ("row_major", "col_major"):
+                held = self.buffers[0][descriptor.byte_offset :]
+                packing.check_tail(held, descriptor.element_type, descriptor.element_count)
+        elif not isinstance(descriptor.layout, BlockPagedLayout):
+            self.sparse()
+
+    def __repr__(self) -> str:
+        d = self.descriptor
+        return f"<{type(self).__name__} {self.name!r} {d.element_type.name} {list(d.shape)} {d.layout.name}>"
+
+
+class PagedTensor(Tensor):
+    """A block-paged tensor: pages, the table that orders them, and sequences (spec/block-paged.md).
+
+    The index buffers are checked once, when first needed; the lengths are those given to ``hw.open``, those the file
+    records, or those that follow from the descriptor, and otherwise asking for them raises IncompatibleError.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        descriptor: TensorDescriptor,
+        buffers: Buffers | Sequence[Any],
+        *,
+        limits: Limits | None = None,
+        recorded_seq_lens: Callable[[], NDArray[Any] | None] = lambda: None,
+        companion_scale: Callable[[str], NDArray[Any] | None] = lambda name: None,
+    ) -> None:
+        super().__init__(name, descriptor, buffers, limits=limits)
+        self._recorded_seq_lens = recorded_seq_lens
+        self._companion_scale = companion_scale
+
+    @property
+    def layout(self) -> BlockPagedLayout:
+        layout = self.descriptor.layout
+        assert isinstance(layout, BlockPagedLayout)
+        return layout
+
+    @property
+    def page_pool(self) -> NDArray[Any]:
+        """All pages, [num_pages, page_size, num_heads, head_dim], read-only, in the element type's dtype.
+
+        A view where the buffer is memory (a mapped file, bytes). Otherwise, on plain and compressed files, every access
+        reads or inflates the whole pool; packed sub-byte types are unpacked, a copy too. Use :meth:`gather` instead.
+        """
+        return self._as_pages(self.buffers[0], self.layout.num_pages)
+
+    @cached_property
+    def _index(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """block_table and seq_ptr, checked."""
+        layout = self.layout
+        tables = [buffer.view(layout.index_dtype) for buffer in self.buffers[1:2]]
+        # a producer may leave slack behind seq_ptr; block_table's size is its length
+        count = layout.num_seqs + 1
+        seq_ptr = self.buffers[2][: count * layout.index_dtype.itemsize].view(layout.index_dtype)
+        check_index_buffers(seq_ptr, tables[0], num_pages=layout.num_pages, num_seqs=layout.num_seqs)
+        return tables[0], seq_ptr
+
+    @property
+    def block_table(self) -> NDArray[Any]:
+        """Page ids of all sequences in turn, 1-D, read-only, uint32 or uint64."""
+        return self._index[0]
+
+    @property
+    def seq_ptr(self) -> NDArray[Any]:
+        """Where each sequence's pages start in ``block_table``, [num_seqs + 1], read-only."""
+        return self._index[1]
+
+    @cached_property
+    def seq_lens(self) -> NDArray[Any]:
+        """Tokens of each sequence, [num_seqs], read-only. Raises IncompatibleError where they are not known."""
+        layout, total = self.layout, self.descriptor.shape[0]
+        recorded = self._recorded_seq_lens()
+        if recorded is None:
+            recorded = known_seq_lens(self.seq_ptr, page_size=layout.page_size, total_tokens=total)
+            recorded.flags.writeable = False
+        else:
+            check_seq_lens(recorded, self.seq_ptr, page_size=layout.page_size, total_tokens=total)
+        return recorded
+
+    def gather(
+        self,
+        seqs: Iterable[SupportsIndex] | None = None,
+        max_len: SupportsIndex | None = None,
+        out: NDArray[Any] | None = None,
+        fill: Any = 0,
+        dequantize: bool = False,
+    ) -> Gathered:
+        """Sequences side by side, padded to one length: ``values`` [B, L, num_heads, head_dim] and ``mask`` [B, L].
+
+        ``seqs`` chooses sequences (all by default; order kept, repeats allowed). L is ``max_len``, else that of
+        ``out``, else the longest chosen length; a longer sequence is cut to its first L tokens. Positions past a
+        length hold ``fill`` and False. Values have the element type's dtype, bit for bit; with ``dequantize`` they
+        are real numbers in float32. ``out`` receives the values, and must have just their shape and dtype. The result
+        is the caller's own.
+
+        Only the pages of the chosen sequences are read. Raises InvalidDescriptorError for a broken table,
+        IncompatibleError for unknown lengths or a wrong sequence number, BufferSizeError for a wrong ``out``.
+        """
+        seqs = None if seqs is None else list(seqs)
+        if not dequantize:
+            pool, table = self._pages_of(seqs, max_len)
+            return gather_padded(
+                pool, table, self.seq_ptr, self.seq_lens, seqs=seqs, max_len=max_len, out=out, fill=fill
+            )
+        if max_len is None and out is not None and out.ndim >= 2:
+            max_len = out.shape[1]
+        pool, table = self._pages_of(seqs, max_len)
+        stored = gather_padded(pool, table, self.seq_ptr, self.seq_lens, seqs=seqs, max_len=max_len)
+        slots = [
+            None
+            if slot_pool is None
+            else gather_padded(
+                slot_pool, self.block_table, self.seq_ptr, self.seq_lens, seqs=seqs, max_len=max_len
+            ).values
+            for slot_pool in self._slot_parameters()
+        ]
+        real = self._dequantized(stored.values, slots)
+        real[~stored.mask] = fill
+        if out is None:
+            return Gathered(real, stored.mask)
+        if out.shape != real.shape or out.dtype != real.dtype:
+            raise BufferSizeError(
+                f"out is {out.dtype} {list(out.shape)}, not float32 {list(real.shape)}",
+                rule="gather.out",
+                declared=real.shape,
+                found=out.shape,
+            )
+        out[...] = real
+        return Gathered(out, stored.mask)
+
+    def ragged(self, seqs: Iterable[SupportsIndex] | None = None, *, dequantize: bool = False) -> NDArray[Any]:
+        """The tokens of the sequences one after another, [sum of lengths, num_heads, head_dim], the caller's own.
+
+        Over all sequences this is the logical tensor of the descriptor. Errors as for :meth:`gather`.
+        """
+        seqs = None if seqs is None else list(seqs)
+        pool, table = self._pages_of(seqs, None)
+        stored = gather_ragged(pool, table, self.seq_ptr, self.seq_lens, seqs=seqs)
+        if not dequantize:
+            return stored
+        slots = [
+            None
+            if slot_pool is None
+            else gather_ragged(slot_pool, self.block_table, self.seq_ptr, self.seq_lens, seqs=seqs)
+            for slot_pool in self._slot_parameters()
+        ]
+        return self._dequantized(stored, slots)
+
+    def check_payload(self) -> None:
+        """Check the index buffers, and the lengths where they are recorded. Raises on the first fault."""
+        self._index  # noqa: B018 -- checked while it is made
+        if is_dynamic(self.descriptor.shape):
+            return
+        if self._recorded_seq_lens() is not None or self.layout.num_seqs == 0:
+            self.seq_lens  # noqa: B018
+        if self.descriptor.element_type.is_packed:
+            count = int(np.prod(np.array(self.layout.pool_shape(self.shape), dtype=object)))
+            packing.check_tail(self.buffers[0], self.descriptor.element_type, count)
+
+    def _as_pages(self, raw: Bytes, pages: int) -> NDArray[Any]:
+        """The bytes of this many whole pages as [pages, page_size, num_heads, head_dim], read-only."""
+        if is_dynamic(self.descriptor.shape):
+            raise UnsupportedError(
+                f"{self.name!r} has a dynamic shape, so its pages have no size", rule="descriptor.dynamic"
+            )
+        element_type = self.descriptor.element_type
+        _, page_size, heads, dim = self.layout.pool_shape(self.descriptor.shape)
+        count = pages * page_size * heads * dim
+        if element_type.is_packed:
+            values = packing.unpack(raw, element_type, count)
+            values.flags.writeable = False
+        else:
+            dtype = element_type.dtype if element_type.dtype is not None else np.dtype(f"V{element_type.bits // 8}")
+            values = raw[: count * dtype.itemsize].view(dtype)
+        return values.reshape(pages, page_size, heads, dim)
+
+    def _pages_of(
+        self, seqs: list[SupportsIndex] | None, max_len: SupportsIndex | None
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """A pool that holds the pages of these sequences at least, and the block table that names them in it."""
+        seq_lens = self.seq_lens
+        page_bytes = self._page_bytes()
+        if page_bytes is None or (self.buffers.lends and not self.descriptor.element_type.is_packed):
+            return self.page_pool, self.block_table
+        starts, lengths = choose(self.seq_ptr, seq_lens, seqs)
+        cap = max(lengths, default=0) if max_len is None else int(max_len)
+        page_size = self.layout.page_size
+        needed = [
+            np.arange(start, start + -(-min(length, cap) // page_size))
+            for start, length in zip(starts, lengths, strict=True)
+        ]
+        positions = np.concatenate([np.empty(0, dtype=np.int64), *needed]).astype(np.int64)
+        pages, places = np.unique(self.block_table[positions].astype(np.int64), return_inverse=True)
+        table = np.zeros(len(self.block_table), dtype=np.int64)
+        table[positions] = places
+        raw = self.buffers.fetch_rows(0, page_bytes, pages)
+        return self._as_pages(raw.reshape(-1), len(pages)), table
+
+    def _page_bytes(self) -> int | None:
+        """Bytes of one page; None if a page of packed elements does not fill whole bytes, or is empty."""
+        if is_dynamic(self.descriptor.shape):
+            return None
+        element_type = self.descriptor.element_type
+        _, page_size, heads, dim = self.layout.pool_shape(self.descriptor.shape)
+        per_group, group_bytes = element_type.group
+        groups, rest = divmod(page_size * heads * dim, per_group)
+        return None if rest or not groups else groups * group_bytes
+
+    def _slot_parameters(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+        """Scales and zero points that belong to page slots, each [num_pages, page_size], where the scheme has them."""
+        if not isinstance(self.descriptor.quantization, PerBlockAffine):
+            return None, None
+        shape = self.layout.num_pages, self.layout.page_size
+        scales, zero_points = parameters(self.descriptor, self.buffers)
+        return scales.reshape(shape), None if zero_points is None else zero_points.reshape(shape)
+
+    def _dequantized(self, stored: NDArray[Any], slots: Sequence[NDArray[Any] | None]) -> NDArray[np.float32]:
+        if self.descriptor.quantization is not None:
+            return dequantize_paged(self.descriptor, stored, self.buffers, slots[0], slots[1])
+        scale = None if self.name is None else self._companion_scale(self.name)
+        if scale is not None:
+            return scale_companion(stored, scale)
+        if stored.dtype.kind in "Vc" and stored.dtype == np.dtype(stored.dtype.str):
+            # raw bytes (private types, float128) and complex numbers have no value in float32
+            raise IncompatibleError(
+                f"{self.name!r} of {self.descriptor.element_type.name} has no real values in float32",
+                rule="quantization.storage",
+            )
+        return stored.astype(np.float32)
+
+
+def make_tensor(
+    name: str | None,
+    descriptor: TensorDescriptor,
+    buffers: Buffers | Sequence[Any],
+    *,
+    limits: Limits | None = None,
+    recorded_seq_lens: Callable[[], NDArray[Any] | None] = lambda: None,
+    companion_scale: Callable[[str], NDArray[Any] | None] = lambda name: None,
+) -> Tensor:
+    """A PagedTensor for the block-paged layout, a Tensor for every other."""
+    if isinstance(descriptor.layout, BlockPagedLayout):
+        return PagedTensor(
+            name,
+            descriptor,
+            buffers,
+            limits=limits,
+            recorded_seq_lens=recorded_seq_lens,
+            companion_scale=companion_scale,
+        )
+    return Tensor(name, descriptor, buffers, limits=limits)
+
+
+def _check_buffers(descriptor: TensorDescriptor, buffers: Buffers) -> None:
+    """As many buffers as handles, each of the size its handle tells."""
+    if len(buffers) != len(descriptor.buffers):
+        raise BufferSizeError(
+            f"{len(buffers)} buffers for a descriptor of {len(descriptor.buffers)}",
+            rule="buffer.count",
+            declared=len(descriptor.buffers),
+            found=len(buffers),
+        )
+    for index, handle in enumerate(descriptor.buffers):
+        if len(buffers[index]) != handle.byte_size:
+            raise BufferSizeError(
+                f"buffer {index} has {len(buffers[index])} bytes, but its handle tells {handle.byte_size}",
+                rule="buffer.size",
+                declared=handle.byte_size,
+                found=len(buffers[index]),
+            )
+
+
+def _whole(buffer: Bytes, row_bytes: int) -> int:
+    return len(buffer) // row_bytes * row_bytes

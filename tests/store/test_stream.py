@@ -1,0 +1,217 @@
+"""Streams (spec/stream.md): tensors as their bytes arrive, clean ends and all others, nothing read ahead."""
+
+import io
+import os
+import socket
+import struct
+import threading
+
+import numpy as np
+import pytest
+
+import hurray_wire as hw
+
+DENSE = hw.TensorDescriptor.build(hw.float32, (3,), hw.RowMajorLayout(), (12,))
+EMPTY = hw.TensorDescriptor.build(hw.float32, (0,), hw.RowMajorLayout(), (0,))
+PAGED = hw.TensorDescriptor.build(hw.uint8, (5, 1, 2), hw.BlockPagedLayout(4, 2, 0, 1), (16, 8, 8))
+HEAD = hw.TensorDescriptor(hw.uint8, (), hw.CompositeLayout("group", 2))
+
+VALUES = np.array([1.5, -2.0, 3.0], dtype=np.float32)
+POOL = np.arange(16, dtype=np.uint8)
+TABLES = [np.array([1, 0], np.uint32), np.array([0, 2], np.uint32)]
+
+# what the format says goes over the wire: descriptor, buffers, descriptor, buffers, with nothing between
+WIRE = (
+    DENSE.encode()
+    + struct.pack("<3f", 1.5, -2.0, 3.0)
+    + EMPTY.encode()
+    + PAGED.encode()
+    + bytes(range(16))
+    + struct.pack("<4I", 1, 0, 0, 2)
+)
+
+
+def clean_ends():
+    first = len(DENSE.encode()) + 12
+    return {0, first, first + len(EMPTY.encode()), len(WIRE)}
+
+
+class OneByteAtATime:
+    def __init__(self, data):
+        self.file = io.BytesIO(data)
+
+    def read(self, size):
+        return self.file.read(min(size, 1))
+
+
+def check(tensors):
+    dense, empty, paged = tensors
+    assert dense.numpy().tolist() == [1.5, -2.0, 3.0]
+    assert empty.numpy().shape == (0,)
+    # pages 1 then 0: slots 4, 5, 6, 7, then 0
+    assert paged.ragged()[:, 0, 0].tolist() == [8, 10, 12, 14, 0]
+
+
+def test_a_writer_puts_nothing_between_tensors():
+    out = io.BytesIO()
+    with hw.StreamWriter(out) as writer:
+        writer.add(DENSE, [VALUES])
+        writer.add(EMPTY, [b""])
+        writer.add(PAGED, [POOL, *TABLES])
+    assert out.getvalue() == WIRE
+
+
+@pytest.mark.parametrize("kind", [io.BytesIO, OneByteAtATime, lambda data: io.BufferedReader(io.BytesIO(data))])
+def test_a_reader_gives_tensors_from_any_readable(kind):
+    check(hw.StreamReader(kind(WIRE)))
+
+
+def test_a_decoder_gives_each_tensor_with_its_last_byte():
+    decoder = hw.StreamDecoder()
+    tensors, ends = [], []
+    for position in range(len(WIRE)):
+        done = decoder.feed(WIRE[position : position + 1])
+        tensors += done
+        ends += [position + 1] * len(done)
+    assert set(ends) | {0} == clean_ends()
+    assert decoder.close() is True
+    check(tensors)
+
+
+def test_a_decoder_fed_all_at_once_gives_all():
+    decoder = hw.StreamDecoder()
+    check(decoder.feed(bytearray(WIRE)))
+    assert decoder.position == len(WIRE)
+
+
+def test_a_stream_cut_anywhere_but_between_tensors_is_refused():
+    for length in range(len(WIRE) + 1):
+        decoder = hw.StreamDecoder()
+        decoder.feed(WIRE[:length])
+        if length in clean_ends():
+            assert decoder.close() is True
+        else:
+            with pytest.raises(hw.StreamError) as caught:
+                decoder.close()
+            assert caught.value.rule == "stream.truncated"
+            assert caught.value.offset == length
+        reader = hw.StreamReader(io.BytesIO(WIRE[:length]))
+        if length not in clean_ends():
+            with pytest.raises(hw.StreamError):
+                list(reader)
+
+
+def test_a_reader_takes_no_byte_of_the_next_tensor():
+    file = io.BytesIO(WIRE)
+    next(hw.StreamReader(file))
+    assert file.tell() == len(DENSE.encode()) + 12
+
+
+def test_after_an_error_a_decoder_takes_no_more():
+    decoder = hw.StreamDecoder()
+    with pytest.raises(hw.InvalidDescriptorError):
+        decoder.feed(b"HRRX" + bytes(16))
+    for action in (decoder.wanted, decoder.close, lambda: decoder.feed(b"x")):
+        with pytest.raises(hw.StreamError) as caught:
+            action()
+        assert caught.value.rule == "stream.failed"
+
+
+def test_members_of_a_composite_are_counted():
+    out = io.BytesIO()
+    with pytest.raises(hw.StreamError) as caught, hw.StreamWriter(out) as writer:
+        writer.add(HEAD)
+        writer.add(DENSE, [VALUES])
+    assert caught.value.rule == "composite.torn"
+    with pytest.raises(hw.StreamError, match="1 members"):
+        list(hw.StreamReader(io.BytesIO(out.getvalue())))
+    whole = out.getvalue() + EMPTY.encode()
+    assert [tensor.descriptor for tensor in hw.StreamReader(io.BytesIO(whole))] == [HEAD, DENSE, EMPTY]
+
+
+def test_composites_nest_eight_deep():
+    single = hw.TensorDescriptor(hw.uint8, (), hw.CompositeLayout("group", 1)).encode()
+    assert len(list(hw.StreamReader(io.BytesIO(single * 8 + EMPTY.encode())))) == 9
+    with pytest.raises(hw.StreamError) as caught:
+        list(hw.StreamReader(io.BytesIO(single * 9 + EMPTY.encode())))
+    assert caught.value.rule == "composite.depth"
+
+
+def test_a_composite_without_members_is_whole():
+    nothing = hw.TensorDescriptor(hw.uint8, (), hw.CompositeLayout("group", 0)).encode()
+    both = hw.TensorDescriptor(hw.uint8, (), hw.CompositeLayout("group", 2)).encode() + nothing + EMPTY.encode()
+    assert len(list(hw.StreamReader(io.BytesIO(both)))) == 3
+
+
+def test_between_machines_only_producer_synced_buffers_pass():
+    handle = hw.BufferHandle(12, device="cuda", sync_mode="event")
+    synced_later = hw.TensorDescriptor(hw.float32, (3,), hw.RowMajorLayout(), (handle,))
+    wire = synced_later.encode() + VALUES.tobytes()
+    assert len(list(hw.StreamReader(io.BytesIO(wire)))) == 1
+    with pytest.raises(hw.StreamError) as caught:
+        list(hw.StreamReader(io.BytesIO(wire), cross_machine=True))
+    assert caught.value.rule == "stream.sync-mode"
+    with pytest.raises(hw.StreamError):
+        hw.StreamWriter(io.BytesIO(), cross_machine=True).add(synced_later, [VALUES])
+
+
+def test_a_claimed_size_costs_nothing_until_its_bytes_come():
+    claims = hw.TensorDescriptor.build(hw.uint8, (3,), hw.RowMajorLayout(), (1 << 45,))
+    decoder = hw.StreamDecoder()
+    try:
+        decoder.feed(claims.encode())
+    except hw.LimitError as error:
+        assert error.rule == "limit.memory"
+        return
+    with pytest.raises(hw.StreamError):
+        decoder.close()
+
+
+def test_a_buffer_above_the_limit_is_refused():
+    claims = hw.TensorDescriptor.build(hw.uint8, (3,), hw.RowMajorLayout(), (1 << 20,))
+    with pytest.raises(hw.LimitError) as caught:
+        hw.StreamDecoder(limits=hw.Limits(max_buffer_bytes=1 << 19)).feed(claims.encode())
+    assert caught.value.rule == "limit.buffer-bytes"
+
+
+def test_an_unknown_layout_has_no_end_in_a_stream():
+    unknown = hw.TensorDescriptor(hw.uint8, (3,), hw.UnknownLayout(0x0C, b"\0"))
+    with pytest.raises(hw.StreamError):
+        hw.StreamWriter(io.BytesIO()).add(unknown, [b"abc"])
+    with pytest.raises(hw.UnsupportedError):
+        hw.StreamDecoder().feed(unknown.encode())
+
+
+def test_nothing_is_written_of_a_tensor_that_is_refused():
+    out = io.BytesIO()
+    writer = hw.StreamWriter(out)
+    with pytest.raises(hw.BufferSizeError):
+        writer.add(DENSE, [VALUES[:2]])
+    assert out.getvalue() == b""
+
+
+def test_a_large_tensor_goes_through_a_pipe():
+    large = np.arange(3 << 20, dtype=np.uint8)
+    descriptor = hw.TensorDescriptor.build(hw.uint8, large.shape, hw.RowMajorLayout(), (large.nbytes,))
+    receiving, sending = os.pipe()
+
+    def send():
+        with open(sending, "wb", buffering=0) as pipe, hw.StreamWriter(pipe) as writer:
+            writer.add(descriptor, [large])
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with open(receiving, "rb") as pipe:
+        (tensor,) = hw.StreamReader(pipe)
+    thread.join()
+    assert np.array_equal(tensor.numpy(), large)
+
+
+def test_sockets_are_read_and_written_as_they_are():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        with hw.StreamWriter(ours) as writer:
+            writer.add(PAGED, [POOL, *TABLES])
+        ours.shutdown(socket.SHUT_WR)
+        (tensor,) = hw.StreamReader(theirs)
+    assert tensor.ragged()[:, 0, 1].tolist() == [9, 11, 13, 15, 1]

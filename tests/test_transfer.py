@@ -1,0 +1,131 @@
+"""Snapshots over streams (spec/snapshot.md): one composite group, whole or refused; bare tensors too."""
+
+import io
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import hurray_wire as hw
+
+PAGE, PAGES = 2, 4
+KEYS = np.arange(1, 1 + PAGES * PAGE * 3, dtype=np.int16).reshape(PAGES, PAGE, 1, 3)
+VALUES = -KEYS
+TABLES, LENS = [[3, 1], [3, -1]], [3, 2]
+
+
+def sent(**options):
+    out = io.BytesIO()
+    arguments = {"block_tables": TABLES, "seq_lens": LENS} | options
+    hw.send_snapshot(out, [(KEYS, VALUES)], **arguments)
+    return out.getvalue()
+
+
+def check(snapshot):
+    assert snapshot.seq_lens.tolist() == LENS
+    batch = snapshot.gather(0)
+    assert batch["keys"][0].reshape(3, 3).tolist() == [KEYS[3, 0, 0].tolist(), KEYS[3, 1, 0].tolist(), KEYS[1, 0, 0].tolist()]
+    assert batch["values"][1].reshape(3, 3).tolist() == [VALUES[3, 0, 0].tolist(), VALUES[3, 1, 0].tolist(), [0, 0, 0]]
+
+
+def test_a_snapshot_goes_over_a_stream_as_one_group():
+    data = sent(model_id="m")
+    members = list(hw.StreamReader(io.BytesIO(data)))
+    head = members[0].descriptor
+    assert head.layout == hw.CompositeLayout("group", 4)
+    assert (head.element_type, head.shape) == (hw.uint8, ())
+    assert members[1].descriptor.element_type == hw.uint8
+    assert members[2].numpy().tolist() == LENS
+    with hw.receive_snapshot(io.BytesIO(data)) as snapshot:
+        check(snapshot)
+        assert snapshot.metadata["model.id"] == "m"
+        assert "hurray_wire.names" not in snapshot.metadata
+        assert snapshot.file.names == ("seq_lens", "layers.0.key", "layers.0.value")
+        assert snapshot.verify().tensors == 3
+
+
+def test_scales_keep_their_names():
+    snapshot = hw.receive_snapshot(io.BytesIO(sent(scales=[(2.0, 0.5)])))
+    assert snapshot.gather(0, dequantize=True)["keys"][1, 0, 0].tolist() == (KEYS[3, 0, 0] * 2.0).tolist()
+
+
+def test_snapshots_follow_one_another():
+    stream = io.BytesIO(sent() + sent(metadata={"second": True}))
+    check(hw.receive_snapshot(stream))
+    assert hw.receive_snapshot(stream).metadata["second"] is True
+    with pytest.raises(hw.StreamError) as caught:
+        hw.receive_snapshot(stream)
+    assert caught.value.rule == "stream.empty"
+
+
+def test_a_stream_cut_anywhere_is_refused():
+    data = sent()
+    for length in range(len(data)):
+        with pytest.raises(hw.StreamError):
+            hw.receive_snapshot(io.BytesIO(data[:length]))
+
+
+def test_bare_tensors_are_taken_and_named_by_their_descriptors():
+    out = io.BytesIO()
+    with hw.StreamWriter(out) as writer:
+        for tensor in list(hw.StreamReader(io.BytesIO(sent())))[3:]:
+            writer.add(tensor.descriptor, tensor.buffers)
+    with pytest.raises(hw.IncompatibleError, match="pass seq_lens="):
+        hw.receive_snapshot(io.BytesIO(out.getvalue())).gather(0)
+    check(hw.receive_snapshot(io.BytesIO(out.getvalue()), seq_lens=LENS))
+
+
+def rewritten(change):
+    """The group with one member changed: ``change`` maps (descriptor, buffers) lists."""
+    members = [(tensor.descriptor, list(tensor.buffers)) for tensor in hw.StreamReader(io.BytesIO(sent()))]
+    out = io.BytesIO()
+    with hw.StreamWriter(out) as writer:
+        for descriptor, buffers in change(members):
+            writer.add(descriptor, buffers)
+    return io.BytesIO(out.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda m: [m[0], m[2], m[1], *m[3:]], "snapshot.stream-metadata"),
+        (
+            lambda m: [(hw.TensorDescriptor(hw.uint8, (), hw.CompositeLayout("overlay", 4, "add")), []), *m[1:]],
+            "snapshot.stream-group",
+        ),
+        (
+            lambda m: [(hw.TensorDescriptor(hw.uint8, (), hw.CompositeLayout("group", 3)), []), *m[1:4]],
+            "snapshot.stream-names",
+        ),
+        (
+            lambda m: [m[0], m[1], (hw.TensorDescriptor(hw.uint8, (), hw.CompositeLayout("group", 0)), []), *m[3:]],
+            "snapshot.stream-group",
+        ),
+    ],
+)
+def test_a_group_that_is_no_snapshot_is_refused_by_its_rule(change, rule):
+    with pytest.raises(hw.StreamError) as caught:
+        hw.receive_snapshot(rewritten(change))
+    assert caught.value.rule == rule
+
+
+def test_nothing_is_sent_of_a_batch_that_is_refused():
+    out = io.BytesIO()
+    with pytest.raises(hw.IncompatibleError):
+        hw.send_snapshot(out, [(KEYS, VALUES)], block_tables=TABLES, seq_lens=[9, 9])
+    assert out.getvalue() == b""
+
+
+def test_a_snapshot_goes_through_a_pipe():
+    receiving, sending = os.pipe()
+
+    def send():
+        with open(sending, "wb", buffering=0) as pipe:
+            hw.send_snapshot(pipe, [(KEYS, VALUES)], block_tables=TABLES, seq_lens=LENS)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with open(receiving, "rb") as pipe:
+        check(hw.receive_snapshot(pipe))
+    thread.join()
