@@ -29,7 +29,7 @@ from .selection import PagePlan, PoolChunks, deduplicated, plan_pages
 from .store import reader
 from .store.reader import SCALE_SUFFIX, SEQ_LENS, File, Report
 from .store.writer import create
-from .tensors import PagedTensor
+from .tensors import PagedTensor, Tensor
 
 __all__ = ["Layer", "Snapshot", "SnapshotFile", "load_snapshot", "open_file", "save_snapshot"]
 
@@ -78,8 +78,13 @@ class Holder(Protocol):
     def metadata(self) -> dict[str, Any]: ...
     @property
     def paged(self) -> tuple[PagedTensor, ...]: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    def __getitem__(self, name: str, /) -> Tensor: ...
+    def __contains__(self, name: object, /) -> bool: ...
+    def __len__(self) -> int: ...
     def recorded_seq_lens(self) -> NDArray[Any] | None: ...
-    def verify(self) -> Report: ...
+    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report: ...
     def close(self) -> None: ...
 
 
@@ -180,9 +185,9 @@ class Snapshot:
         mask = result.pop("mask")
         return {**result, "mask": mask}
 
-    def verify(self) -> Report:
+    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
         """Read everything and check all that can be; see ``File.verify``."""
-        return self._file.verify()
+        return self._file.verify(progress=progress)
 
     def close(self) -> None:
         """Close the file. Arrays that were taken stay valid."""

@@ -130,10 +130,18 @@ class Tensor:
             return
         if descriptor.layout.is_dense:
             if descriptor.element_type.is_packed and descriptor.layout.name in ("row_major", "col_major"):
-                held = self.buffers[0][descriptor.byte_offset :]
-                packing.check_tail(held, descriptor.element_type, descriptor.element_count)
+                self._check_unused_bits(descriptor.byte_offset, descriptor.element_count)
         elif not isinstance(descriptor.layout, BlockPagedLayout):
             self.sparse()
+
+    def _check_unused_bits(self, offset: int, count: int) -> None:
+        """Check the bits behind ``count`` packed elements from ``offset`` of buffer 0 on; reads only their group."""
+        element_type = self.descriptor.element_type
+        per_group, group_bytes = element_type.group
+        groups, left = divmod(count, per_group)
+        if left:
+            places = np.arange(group_bytes) + (offset + groups * group_bytes)
+            packing.check_tail(self.buffers.fetch_rows(0, 1, places).reshape(-1), element_type, left)
 
     def __repr__(self) -> str:
         d = self.descriptor
@@ -208,6 +216,11 @@ class PagedTensor(Tensor):
         else:
             check_seq_lens(recorded, self.seq_ptr, page_size=layout.page_size, total_tokens=total)
         return recorded
+
+    @property
+    def companion_scale(self) -> NDArray[Any] | None:
+        """The float32 scale of a float8 cache, [] or [num_heads], that is kept beside this tensor; None without one."""
+        return None if self.name is None else self._companion_scale(self.name)
 
     def gather(
         self,
@@ -287,7 +300,7 @@ class PagedTensor(Tensor):
             self.seq_lens  # noqa: B018
         if self.descriptor.element_type.is_packed:
             count = int(np.prod(np.array(self.layout.pool_shape(self.shape), dtype=object)))
-            packing.check_tail(self.buffers[0], self.descriptor.element_type, count)
+            self._check_unused_bits(0, count)
 
     def _as_pages(self, raw: Bytes, pages: int) -> NDArray[Any]:
         """The bytes of this many whole pages as [pages, page_size, num_heads, head_dim], read-only."""
@@ -349,8 +362,7 @@ class PagedTensor(Tensor):
     def _dequantized(self, stored: NDArray[Any], slots: Sequence[NDArray[Any] | None]) -> NDArray[np.float32]:
         if self.descriptor.quantization is not None:
             return dequantize_paged(self.descriptor, stored, self.buffers, slots[0], slots[1])
-        scale = None if self.name is None else self._companion_scale(self.name)
-        if scale is not None:
+        if (scale := self.companion_scale) is not None:
             return scale_companion(stored, scale)
         if stored.dtype.kind in "Vc" and stored.dtype == np.dtype(stored.dtype.str):
             # raw bytes (private types, float128) and complex numbers have no value in float32

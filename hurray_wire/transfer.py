@@ -9,7 +9,7 @@ by what their descriptors say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -91,10 +91,12 @@ class ReceivedTensors(Mapping[str, Tensor]):
         tensor = self._tensors.get(SEQ_LENS)
         return None if tensor is None else checked_lengths(tensor)
 
-    def verify(self) -> Report:
-        """Check every index buffer; a stream carries no checksums and no padding."""
-        for tensor in self.values():
+    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
+        """Check every index buffer; a stream carries no checksums and no padding. See ``File.verify``."""
+        for number, tensor in enumerate(self.values(), start=1):
             tensor.check_payload()
+            if progress is not None:
+                progress(number, len(self))
         buffers = [handle for tensor in self.values() for handle in tensor.descriptor.buffers]
         return Report(len(self), len(buffers), 0, 0, sum(handle.byte_size for handle in buffers))
 

@@ -173,8 +173,9 @@ def test_ids_beyond_32_bits_do_not_become_other_pages() -> None:
 
 def test_lengths_out_of_range_count_as_none_or_all() -> None:
     pool = np.ones((5, 2, 3), np.float32)
-    found = jitted(pool, pool, np.array([[1], [2]], np.int32), np.array([-(2**31), 2**31 - 1], np.int32))
-    assert found["mask"].tolist() == [[False, False], [True, True]]
+    tables = np.array([[1, 2], [3, 4]], np.int32)
+    found = jitted(pool, pool, tables, np.array([-(2**31), 2**31 - 1], np.int32))
+    assert found["mask"].tolist() == [[False] * 4, [True] * 4]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,9 @@ def pool_of(kind):
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["contiguous", "heads first", "fortran", "reversed", "big-endian", "slice", "broadcast"])
+@pytest.mark.parametrize(
+    "kind", ["contiguous", "heads first", "fortran", "reversed", "big-endian", "slice", "broadcast"]
+)
 @pytest.mark.parametrize("compact", [True, False])
 @pytest.mark.parametrize("scrub", [True, False])
 def test_a_pool_of_any_strides_is_written_by_value(kind, compact, scrub):

@@ -186,7 +186,11 @@ def test_the_index_type_can_be_chosen(index_type):
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.int8, ">f4"])
 def test_every_cache_type_keeps_its_bits(dtype):
     bits = np.random.default_rng(1).integers(0, 256, (PAGES, PAGE, HEADS, DIM, 4), dtype=np.uint8)
-    pool = bits.view(dtype)[..., :1].reshape(PAGES, PAGE, HEADS, DIM) if np.dtype(dtype).itemsize < 4 else bits.view(dtype)[..., 0]
+    pool = (
+        bits.view(dtype)[..., :1].reshape(PAGES, PAGE, HEADS, DIM)
+        if np.dtype(dtype).itemsize < 4
+        else bits.view(dtype)[..., 0]
+    )
     with hw.load_snapshot(saved([(pool, pool)])) as snapshot:
         values, mask = snapshot[0].key.gather(seqs=[1])
         assert mask.all()

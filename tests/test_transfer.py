@@ -25,7 +25,11 @@ def sent(**options):
 def check(snapshot):
     assert snapshot.seq_lens.tolist() == LENS
     batch = snapshot.gather(0)
-    assert batch["keys"][0].reshape(3, 3).tolist() == [KEYS[3, 0, 0].tolist(), KEYS[3, 1, 0].tolist(), KEYS[1, 0, 0].tolist()]
+    assert batch["keys"][0].reshape(3, 3).tolist() == [
+        KEYS[3, 0, 0].tolist(),
+        KEYS[3, 1, 0].tolist(),
+        KEYS[1, 0, 0].tolist(),
+    ]
     assert batch["values"][1].reshape(3, 3).tolist() == [VALUES[3, 0, 0].tolist(), VALUES[3, 1, 0].tolist(), [0, 0, 0]]
 
 

@@ -256,10 +256,17 @@ def _checksum(content: bytes) -> int:
 
 
 def _check_end(end: int, data: memoryview, offset: int) -> None:
-    if end != len(data):
-        kind = InvalidFileError if end < len(data) else TruncatedError
-        raise kind(
+    if end > len(data):
+        raise TruncatedError(
             f"the frame has {end} bytes, but the seek table gives it {len(data)}",
+            rule="compressed.truncated",
+            offset=offset,
+            declared=len(data),
+            found=end,
+        )
+    if end < len(data):
+        raise InvalidFileError(
+            f"the frame ends after {end} bytes, but the seek table gives it {len(data)}",
             rule="compressed.frame-end",
             offset=offset,
             declared=len(data),

@@ -166,7 +166,7 @@ class File(Mapping[str, Tensor]):
         for entry in self._index:
             padding += self._verify_gaps(gaps, entry.descriptor_offset)
             tensor = self[entry.name]
-            places = _places(tensor.descriptor, entry, self._header.data_buffer_alignment)
+            places = buffer_places(tensor.descriptor, entry, self._header.data_buffer_alignment)
             self._verify_part(recorded, position, entry.name, -1, entry.descriptor_offset, entry.descriptor_length)
             padding += self._verify_gaps(gaps, entry.data_offset)
             end = entry.data_offset
@@ -213,7 +213,7 @@ class File(Mapping[str, Tensor]):
             descriptor = decode_descriptor(
                 raw, permissive=self._permissive, base=entry.descriptor_offset, limits=self._limits
             )
-            places = _places(descriptor, entry, self._header.data_buffer_alignment)
+            places = buffer_places(descriptor, entry, self._header.data_buffer_alignment)
             if places:
                 self._source.mark_pool(*places[0], planes.element_bytes(descriptor))
         return make_tensor(
@@ -358,7 +358,7 @@ def open_as(
         raise
 
 
-def _places(descriptor: TensorDescriptor, entry: IndexEntry, alignment: int) -> list[tuple[int, int]]:
+def buffer_places(descriptor: TensorDescriptor, entry: IndexEntry, alignment: int) -> list[tuple[int, int]]:
     """Offset and size of each buffer of a tensor, checked against its index entry."""
     if isinstance(descriptor.layout, UnknownLayout):
         return [(entry.data_offset, entry.data_length)] if entry.data_length else []

@@ -107,7 +107,12 @@ def test_lengths_come_from_the_caller_before_the_file():
 
 @pytest.mark.parametrize(
     ("lengths", "rule"),
-    [((5, 2), "snapshot.seq-lens-sum"), ((1, 5), "snapshot.seq-lens-pages"), ((6, 0), None), ((2**32 - 1, 7), "snapshot.seq-lens-pages")],
+    [
+        ((5, 2), "snapshot.seq-lens-sum"),
+        ((1, 5), "snapshot.seq-lens-pages"),
+        ((6, 0), None),
+        ((2**32 - 1, 7), "snapshot.seq-lens-pages"),
+    ],
 )
 def test_recorded_lengths_must_fit_the_pages(lengths, rule):
     file = hw.open(snapshot(lengths=lengths))

@@ -82,7 +82,11 @@ def test_what_lends_borrows_and_what_reads_copies(tmp_path):
     held = bytearray(DATA)
     assert np.shares_memory(np.frombuffer(BytesSource(held).view(0, 9), np.uint8), np.frombuffer(held, np.uint8))
     with open(path, "rb") as file:
-        kinds = [MappedSource(file.fileno(), len(DATA)), FileSource(os.dup(file.fileno()), len(DATA)), ObjectSource(file)]
+        kinds = [
+            MappedSource(file.fileno(), len(DATA)),
+            FileSource(os.dup(file.fileno()), len(DATA)),
+            ObjectSource(file),
+        ]
         assert [kind.lends for kind in kinds] == [True, False, False]
 
 

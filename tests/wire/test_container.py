@@ -109,9 +109,7 @@ def test_the_trailer_is_40_bytes_in_both_directions():
 def test_a_trailer_that_breaks_a_rule_is_refused_by_it(fields, header, rule):
     packed = struct.pack("<QQQIII4s", *fields)
     with pytest.raises(hw.InvalidFileError) as caught:
-        c.decode_trailer(
-            memoryview(packed), file_size=FILE_SIZE, header=c.FileHeader(**header), limits=Limits()
-        )
+        c.decode_trailer(memoryview(packed), file_size=FILE_SIZE, header=c.FileHeader(**header), limits=Limits())
     assert caught.value.rule == rule
 
 
@@ -209,7 +207,11 @@ def test_every_region_is_listed_in_order():
     ("raw", "changes", "rule"),
     [
         # the second tensor's data is the first one's: K aliased as V
-        (index((b"b", 64, 61, 4096, 16, 0), (b"a", 4112, 53, 4096, 16, 0)), {"index_offset": 4168}, "container.overlap"),
+        (
+            index((b"b", 64, 61, 4096, 16, 0), (b"a", 4112, 53, 4096, 16, 0)),
+            {"index_offset": 4168},
+            "container.overlap",
+        ),
         # a descriptor inside the data before it
         (index((b"b", 64, 61, 4096, 4096, 0), (b"a", 4112, 53, 8192, 3, 0)), {}, "container.overlap"),
         # data that reaches into the index
