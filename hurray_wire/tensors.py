@@ -7,18 +7,18 @@ other sources copy. Reading files is left to ``store/``, what the bytes mean to 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, SupportsIndex, overload
+from typing import Any, SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .arrays import dense, packing
 from .arrays.dequantize import dequantize_dense, dequantize_paged, parameters, scale_companion
 from .arrays.sparse import Sparse, read_sparse
-from .errors import BufferSizeError, IncompatibleError, UnsupportedError
+from .buffers import Buffers, Bytes, MemoryBuffers, check_sizes
+from .errors import BufferSizeError, IncompatibleError, InvalidDescriptorError, UnsupportedError
 from .gather import Gathered, gather_padded, gather_ragged
 from .gather import _choose as choose
 from .limits import Limits
@@ -28,50 +28,6 @@ from .model.quantization import PerBlockAffine
 from .model.shape import is_dynamic
 
 __all__ = ["Buffers", "MemoryBuffers", "PagedTensor", "Tensor", "make_tensor"]
-
-Bytes = NDArray[np.uint8]
-
-
-class Buffers(Sequence[Bytes]):
-    """The buffers of one tensor, fetched one by one: read-only 1-D uint8 arrays of the sizes in the descriptor."""
-
-    lends = True  # True if a buffer is borrowed memory, False if asking for it copies it
-
-    @overload
-    def __getitem__(self, index: int) -> Bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Bytes]: ...
-    def __getitem__(self, index: int | slice) -> Bytes | Sequence[Bytes]:
-        if isinstance(index, slice):
-            return [self.fetch(k) for k in range(*index.indices(len(self)))]
-        return self.fetch(range(len(self))[index])
-
-    @abstractmethod
-    def fetch(self, index: int) -> Bytes:
-        """Buffer ``index``, 0 <= index < len(self)."""
-
-    @abstractmethod
-    def fetch_rows(self, index: int, row_bytes: int, rows: NDArray[np.int64]) -> Bytes:
-        """Only these rows of buffer ``index``, seen as a table of equal rows: uint8 [len(rows), row_bytes], a copy."""
-
-
-class MemoryBuffers(Buffers):
-    """Buffers that lie in memory, borrowed from the objects given (bytes-like or NumPy arrays of bytes)."""
-
-    def __init__(self, buffers: Iterable[Any]) -> None:
-        self._buffers = []
-        for buffer in buffers:
-            view = memoryview(buffer).cast("B").toreadonly()
-            self._buffers.append(np.frombuffer(view, dtype=np.uint8))
-
-    def __len__(self) -> int:
-        return len(self._buffers)
-
-    def fetch(self, index: int) -> Bytes:
-        return self._buffers[index]
-
-    def fetch_rows(self, index: int, row_bytes: int, rows: NDArray[np.int64]) -> Bytes:
-        return self._buffers[index][: _whole(self._buffers[index], row_bytes)].reshape(-1, row_bytes)[rows]
 
 
 class Tensor:
@@ -90,7 +46,7 @@ class Tensor:
         self.buffers = buffers if isinstance(buffers, Buffers) else MemoryBuffers(buffers)
         self._limits = limits or Limits()
         if isinstance(self.buffers, MemoryBuffers):
-            _check_buffers(descriptor, self.buffers)
+            check_sizes(descriptor, self.buffers)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -184,6 +140,42 @@ class PagedTensor(Tensor):
         """
         return self._as_pages(self.buffers[0], self.layout.num_pages)
 
+    @property
+    def lends_pages(self) -> bool:
+        """True if ``page_pool`` is a view of memory, False if asking for it reads, inflates or unpacks it all."""
+        return self.buffers.lends and not self.descriptor.element_type.is_packed
+
+    def read_pages(self, ids: ArrayLike, *, dequantize: bool = False) -> NDArray[Any]:
+        """These pages of the pool, [n, page_size, num_heads, head_dim], a copy; no other page is read.
+
+        ``ids`` [n] are page numbers in any order, repeats allowed. Values have the element type's dtype, bit for bit;
+        with ``dequantize`` they are real numbers in float32. Slots that no sequence uses come as they are. Several
+        threads may call this at once. Raises InvalidDescriptorError for a page that the pool does not have.
+        """
+        pages = np.asarray(ids)
+        if pages.size == 0:
+            pages = pages.astype(np.int64)
+        if pages.ndim != 1 or pages.dtype.kind not in "iu":
+            raise IncompatibleError(
+                f"page ids are a vector of integers, not {list(pages.shape)} {pages.dtype}",
+                rule="gather.array",
+                found=str(pages.dtype),
+            )
+        bad = (pages < 0) | (pages >= self.layout.num_pages)
+        if bad.any():
+            raise InvalidDescriptorError(
+                f"{self.name!r} has no page {pages[int(np.argmax(bad))]}; it has {self.layout.num_pages}",
+                rule="block-paged.page-id",
+                declared=self.layout.num_pages,
+                found=int(pages[int(np.argmax(bad))]),
+            )
+        pages = pages.astype(np.int64)
+        stored = self._read_pages(pages)
+        if not dequantize:
+            return stored
+        slots = [None if pool is None else pool[pages] for pool in self._slot_parameters]
+        return self._dequantized(stored, slots)
+
     @cached_property
     def _index(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """block_table and seq_ptr, checked."""
@@ -210,12 +202,18 @@ class PagedTensor(Tensor):
         """Tokens of each sequence, [num_seqs], read-only. Raises IncompatibleError where they are not known."""
         layout, total = self.layout, self.descriptor.shape[0]
         recorded = self._recorded_seq_lens()
-        if recorded is None:
-            recorded = known_seq_lens(self.seq_ptr, page_size=layout.page_size, total_tokens=total)
-            recorded.flags.writeable = False
-        else:
-            check_seq_lens(recorded, self.seq_ptr, page_size=layout.page_size, total_tokens=total)
-        return recorded
+        if recorded is not None:
+            known_total = None if is_dynamic((total,)) else total
+            check_seq_lens(recorded, self.seq_ptr, page_size=layout.page_size, total_tokens=known_total)
+            return recorded
+        if is_dynamic((total,)):
+            raise IncompatibleError(
+                f"{self.name!r} does not tell how many tokens it holds; pass seq_lens=",
+                rule="snapshot.seq-lens-unknown",
+            )
+        known = known_seq_lens(self.seq_ptr, page_size=layout.page_size, total_tokens=total)
+        known.flags.writeable = False
+        return known
 
     @property
     def companion_scale(self) -> NDArray[Any] | None:
@@ -257,7 +255,7 @@ class PagedTensor(Tensor):
             else gather_padded(
                 slot_pool, self.block_table, self.seq_ptr, self.seq_lens, seqs=seqs, max_len=max_len
             ).values
-            for slot_pool in self._slot_parameters()
+            for slot_pool in self._slot_parameters
         ]
         real = self._dequantized(stored.values, slots)
         real[~stored.mask] = fill
@@ -287,14 +285,14 @@ class PagedTensor(Tensor):
             None
             if slot_pool is None
             else gather_ragged(slot_pool, self.block_table, self.seq_ptr, self.seq_lens, seqs=seqs)
-            for slot_pool in self._slot_parameters()
+            for slot_pool in self._slot_parameters
         ]
         return self._dequantized(stored, slots)
 
     def check_payload(self) -> None:
         """Check the index buffers, and the lengths where they are recorded. Raises on the first fault."""
         self._index  # noqa: B018 -- checked while it is made
-        if is_dynamic(self.descriptor.shape):
+        if is_dynamic(self.descriptor.shape[1:]):
             return
         if self._recorded_seq_lens() is not None or self.layout.num_seqs == 0:
             self.seq_lens  # noqa: B018
@@ -304,7 +302,7 @@ class PagedTensor(Tensor):
 
     def _as_pages(self, raw: Bytes, pages: int) -> NDArray[Any]:
         """The bytes of this many whole pages as [pages, page_size, num_heads, head_dim], read-only."""
-        if is_dynamic(self.descriptor.shape):
+        if is_dynamic(self.descriptor.shape[1:]):
             raise UnsupportedError(
                 f"{self.name!r} has a dynamic shape, so its pages have no size", rule="descriptor.dynamic"
             )
@@ -324,8 +322,7 @@ class PagedTensor(Tensor):
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """A pool that holds the pages of these sequences at least, and the block table that names them in it."""
         seq_lens = self.seq_lens
-        page_bytes = self._page_bytes()
-        if page_bytes is None or (self.buffers.lends and not self.descriptor.element_type.is_packed):
+        if self.lends_pages or self._page_bytes() is None:
             return self.page_pool, self.block_table
         starts, lengths = choose(self.seq_ptr, seq_lens, seqs)
         cap = max(lengths, default=0) if max_len is None else int(max_len)
@@ -338,12 +335,18 @@ class PagedTensor(Tensor):
         pages, places = np.unique(self.block_table[positions].astype(np.int64), return_inverse=True)
         table = np.zeros(len(self.block_table), dtype=np.int64)
         table[positions] = places
+        return self._read_pages(pages), table
+
+    def _read_pages(self, pages: NDArray[np.int64]) -> NDArray[Any]:
+        page_bytes = self._page_bytes()
+        if page_bytes is None or self.lends_pages:
+            return self.page_pool[pages]
         raw = self.buffers.fetch_rows(0, page_bytes, pages)
-        return self._as_pages(raw.reshape(-1), len(pages)), table
+        return self._as_pages(raw.reshape(-1), len(pages))
 
     def _page_bytes(self) -> int | None:
         """Bytes of one page; None if a page of packed elements does not fill whole bytes, or is empty."""
-        if is_dynamic(self.descriptor.shape):
+        if is_dynamic(self.descriptor.shape[1:]):
             return None
         element_type = self.descriptor.element_type
         _, page_size, heads, dim = self.layout.pool_shape(self.descriptor.shape)
@@ -351,6 +354,7 @@ class PagedTensor(Tensor):
         groups, rest = divmod(page_size * heads * dim, per_group)
         return None if rest or not groups else groups * group_bytes
 
+    @cached_property
     def _slot_parameters(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
         """Scales and zero points that belong to page slots, each [num_pages, page_size], where the scheme has them."""
         if not isinstance(self.descriptor.quantization, PerBlockAffine):
@@ -393,26 +397,3 @@ def make_tensor(
             companion_scale=companion_scale,
         )
     return Tensor(name, descriptor, buffers, limits=limits)
-
-
-def _check_buffers(descriptor: TensorDescriptor, buffers: Buffers) -> None:
-    """As many buffers as handles, each of the size its handle tells."""
-    if len(buffers) != len(descriptor.buffers):
-        raise BufferSizeError(
-            f"{len(buffers)} buffers for a descriptor of {len(descriptor.buffers)}",
-            rule="buffer.count",
-            declared=len(descriptor.buffers),
-            found=len(buffers),
-        )
-    for index, handle in enumerate(descriptor.buffers):
-        if len(buffers[index]) != handle.byte_size:
-            raise BufferSizeError(
-                f"buffer {index} has {len(buffers[index])} bytes, but its handle tells {handle.byte_size}",
-                rule="buffer.size",
-                declared=handle.byte_size,
-                found=len(buffers[index]),
-            )
-
-
-def _whole(buffer: Bytes, row_bytes: int) -> int:
-    return len(buffer) // row_bytes * row_bytes

@@ -26,7 +26,7 @@ from .checks import U32_MAX, check_int, check_uint, check_word
 from .element_types import ElementType, buffer_bytes
 from .layouts import Layout
 from .quantization import PerBlockAffine, PerChannelAffine, Quantization
-from .shape import Shape, element_count
+from .shape import Shape, element_count, is_dynamic
 
 __all__ = ["BlockPagedLayout", "check_index_buffers", "check_seq_lens", "known_seq_lens", "page_counts"]
 
@@ -93,7 +93,7 @@ class BlockPagedLayout(Layout):
 
     def minimum_buffer_bytes(self, element_type: ElementType, shape: Shape, byte_offset: int) -> tuple[int, ...]:
         # block_table has no minimum of its own: its size is its length, and seq_ptr tells what that must be
-        pool = buffer_bytes(element_type, element_count(self.pool_shape(shape)))
+        pool = 0 if is_dynamic(shape[1:]) else buffer_bytes(element_type, element_count(self.pool_shape(shape)))
         return pool, 0, (self.num_seqs + 1) * self.index_dtype.itemsize
 
     def validate_index_buffers(self, seq_ptr: ArrayLike, block_table: ArrayLike) -> None:

@@ -86,7 +86,7 @@ class BufferHandle:
             "standard": True,
             "host_pinned": self.device != "webgpu",
             "unified": self.device != "webgpu",
-            "peer": private_device or self.device in _PEER_DEVICES,
+            "peer": self.device in _PEER_DEVICES,
         }
         if not (private_device if isinstance(self.memory_class, int) else fits[self.memory_class]):
             raise InvalidDescriptorError(
@@ -259,7 +259,8 @@ class TensorDescriptor:
 
     ``shape`` is in elements, None for a dynamic dimension; ``byte_offset`` is where the first element lies in buffer 0.
     ``buffers`` are the layout's own (see ``layout.buffer_names``), then quantization parameters; sizes in them may
-    exceed what the layout needs. ``version_minor`` and ``unknown_tail`` keep what a newer minor version wrote.
+    exceed what the layout needs. ``version_minor`` and ``unknown_tail`` keep what a newer minor version wrote, ``quantization_padding`` how many zero
+    bytes a producer left behind the scheme.
     Raises InvalidDescriptorError, or BufferSizeError (both ValueErrors) for a buffer too small for the shape.
     Specification: spec/descriptor.md.
     """
@@ -276,6 +277,7 @@ class TensorDescriptor:
     composite_member: CompositeMember | None = None
     version_minor: int = field(default=0, kw_only=True)
     unknown_tail: bytes = field(default=b"", kw_only=True)
+    quantization_padding: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", checked_shape(self.shape))
@@ -296,8 +298,11 @@ class TensorDescriptor:
         self._check_buffer_count()
         self._check_handles_agree()
         self._check_layout_sizes()
+        check_uint(self.quantization_padding, 32, "quantization_padding", "quantization.padding")
         if self.quantization is not None:
             self._check_quantization(self.quantization)
+        elif self.quantization_padding:
+            raise InvalidDescriptorError("quantization_padding without quantization", rule="quantization.padding")
         if self.shard is not None:
             if not self.layout.takes_shard:
                 raise InvalidDescriptorError(
@@ -398,8 +403,6 @@ class TensorDescriptor:
                 )
 
     def _check_layout_sizes(self) -> None:
-        if is_dynamic(self.shape):
-            return
         needed = self.layout.minimum_buffer_bytes(self.element_type, self.shape, self.byte_offset)
         self._check_sizes(dict(enumerate(needed)), self.layout.buffer_names or ())
         if isinstance(self.layout, BlockPagedLayout):

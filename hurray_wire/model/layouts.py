@@ -72,7 +72,7 @@ class Layout(ABC):
 
     @abstractmethod
     def minimum_buffer_bytes(self, element_type: ElementType, shape: Shape, byte_offset: int) -> tuple[int, ...]:
-        """Bytes that each of the layout's own buffers must hold at least, for a shape without dynamic dimensions.
+        """Bytes that each of the layout's own buffers must hold at least; what a dynamic dimension would tell counts as 0.
 
         The byte offset is counted into buffer 0. A buffer may be larger (a producer's slack), never smaller.
         """
@@ -95,7 +95,7 @@ class _DenseLayout(Layout):
         """Lowest and highest element offset in buffer 0 that a non-empty tensor of this shape uses."""
 
     def minimum_buffer_bytes(self, element_type: ElementType, shape: Shape, byte_offset: int) -> tuple[int, ...]:
-        if is_empty(shape):
+        if is_empty(shape) or is_dynamic(shape):
             return (byte_offset,)
         low, high = self.element_span(shape)
         if byte_offset * 8 + low * element_type.bits < 0:
@@ -375,7 +375,8 @@ class _CompressedLayout(_SparseLayout):
             )
 
     def minimum_buffer_bytes(self, element_type: ElementType, shape: Shape, byte_offset: int) -> tuple[int, ...]:
-        pointers = (shape[self.pointer_axis] + 1) * POINTER_BYTES
+        rows = shape[self.pointer_axis]
+        pointers = 0 if is_dynamic((rows,)) else (rows + 1) * POINTER_BYTES
         return buffer_bytes(element_type, self.nnz), self.nnz * POINTER_BYTES, pointers
 
 

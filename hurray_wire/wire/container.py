@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ __all__ = [
     "Index",
     "IndexEntry",
     "Region",
+    "Regions",
     "Trailer",
     "align_up",
     "check_regions",
@@ -138,7 +140,7 @@ class Index:
         )
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Region:
     """A run of bytes that is one thing. ``slack`` bounds the padding that may follow it (exclusive)."""
 
@@ -146,6 +148,67 @@ class Region:
     end: int
     what: str
     slack: int = STRUCTURE_ALIGNMENT
+
+
+class Regions(Sequence[Region]):
+    """Every region of a file, in order. Kept as columns, since a file may have some 100,000 of them."""
+
+    def __init__(self, header: FileHeader, trailer: Trailer, index: Index, file_size: int) -> None:
+        first = header.first_descriptor_offset
+        self._index = index
+        self._fixed = [
+            Region(0, HEADER_BYTES, "the header", first - HEADER_BYTES + STRUCTURE_ALIGNMENT),
+            Region(trailer.index_offset, trailer.index_offset + trailer.index_length, "the index"),
+            Region(file_size - TRAILER_BYTES, file_size, "the trailer"),
+        ]
+        if trailer.kv_length:
+            end = trailer.kv_offset + trailer.kv_length
+            self._fixed.append(Region(trailer.kv_offset, end, "the key-value section"))
+        self._with_data = np.flatnonzero(index.data_lengths)
+        descriptors, data = index.descriptor_offsets, index.data_offsets[self._with_data]
+        starts = np.concatenate([descriptors, data, [region.start for region in self._fixed]])
+        ends = np.concatenate(
+            [
+                descriptors + index.descriptor_lengths,
+                data + index.data_lengths[self._with_data],
+                [region.end for region in self._fixed],
+            ]
+        )
+        slacks = np.concatenate(
+            [
+                np.full(len(descriptors), header.data_buffer_alignment),
+                np.full(len(data), STRUCTURE_ALIGNMENT),
+                [region.slack for region in self._fixed],
+            ]
+        )
+        self._order = np.argsort(starts, kind="stable")
+        self.starts, self.ends, self.slacks = starts[self._order], ends[self._order], slacks[self._order]
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, place: int) -> Region: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Region]: ...
+    def __getitem__(self, place: int | slice) -> Region | Sequence[Region]:
+        if isinstance(place, slice):
+            return [self[k] for k in range(*place.indices(len(self)))]
+        return Region(int(self.starts[place]), int(self.ends[place]), self._what(place), int(self.slacks[place]))
+
+    def gaps(self) -> NDArray[np.intp]:
+        """Places of the regions that are followed by padding."""
+        return np.flatnonzero(self.starts[1:] > self.ends[:-1])
+
+    def _what(self, place: int) -> str:
+        number = int(self._order[place])
+        tensors, with_data = len(self._index), len(self._with_data)
+        if number < tensors:
+            return f"the descriptor of {self._index.names[number]!r}"
+        number -= tensors
+        if number < with_data:
+            return f"the data of {self._index.names[self._with_data[number]]!r}"
+        return self._fixed[number - with_data].what
 
 
 def decode_header(raw: memoryview) -> FileHeader:
@@ -331,16 +394,11 @@ def check_name(name: object) -> str:
     return name
 
 
-def check_regions(header: FileHeader, trailer: Trailer, index: Index, file_size: int) -> list[Region]:
+def check_regions(header: FileHeader, trailer: Trailer, index: Index, file_size: int) -> Regions:
     """The regions of a file in order; refuses overlaps and holes. Needs no payload."""
-    regions = list(_tensor_regions(header, index))
-    if trailer.kv_length:
-        regions.append(Region(trailer.kv_offset, trailer.kv_offset + trailer.kv_length, "the key-value section"))
-    regions.append(Region(trailer.index_offset, trailer.index_offset + trailer.index_length, "the index"))
-    regions.append(Region(file_size - TRAILER_BYTES, file_size, "the trailer"))
-    regions.sort()
+    regions = Regions(header, trailer, index, file_size)
     first = header.first_descriptor_offset
-    lowest = int(index.descriptor_offsets[0]) if len(index) else regions[0].start
+    lowest = int(index.descriptor_offsets[0]) if len(index) else int(regions.starts[1])
     if (len(index) and first != lowest) or first > lowest:
         raise InvalidFileError(
             f"first_descriptor_offset is {first}, but the first descriptor stands at {lowest}",
@@ -349,9 +407,10 @@ def check_regions(header: FileHeader, trailer: Trailer, index: Index, file_size:
             declared=first,
             found=lowest,
         )
-    before = Region(0, HEADER_BYTES, "the header", first - HEADER_BYTES + STRUCTURE_ALIGNMENT)
-    whole = [before]
-    for region in regions:
+    between = regions.starts[1:] - regions.ends[:-1]
+    faults = np.flatnonzero((between < 0) | (between >= regions.slacks[:-1]))
+    if len(faults):
+        before, region = regions[int(faults[0])], regions[int(faults[0]) + 1]
         if region.start < before.end:
             raise InvalidFileError(
                 f"{region.what} (bytes {region.start} to {region.end}) overlaps {before.what} "
@@ -361,26 +420,14 @@ def check_regions(header: FileHeader, trailer: Trailer, index: Index, file_size:
                 declared=before.end,
                 found=region.start,
             )
-        if region.start - before.end >= before.slack:
-            raise InvalidFileError(
-                f"{region.start - before.end} bytes between {before.what} and {region.what} belong to nothing",
-                rule="container.hole",
-                offset=before.end,
-                declared=before.slack - 1,
-                found=region.start - before.end,
-            )
-        whole.append(region)
-        before = region
-    return whole
-
-
-def _tensor_regions(header: FileHeader, index: Index) -> Iterator[Region]:
-    alignment = header.data_buffer_alignment
-    for entry in index:
-        end = entry.descriptor_offset + entry.descriptor_length
-        yield Region(entry.descriptor_offset, end, f"the descriptor of {entry.name!r}", alignment)
-        if entry.data_length:
-            yield Region(entry.data_offset, entry.data_offset + entry.data_length, f"the data of {entry.name!r}")
+        raise InvalidFileError(
+            f"{region.start - before.end} bytes between {before.what} and {region.what} belong to nothing",
+            rule="container.hole",
+            offset=before.end,
+            declared=before.slack - 1,
+            found=region.start - before.end,
+        )
+    return regions
 
 
 def _walk_names(cursor: Cursor, count: int) -> tuple[list[bytes], NDArray[np.int64]]:

@@ -71,7 +71,7 @@ def encode_descriptor(descriptor: m.TensorDescriptor) -> bytes:
     layout = d.layout
     sections: list[tuple[int, bytes]] = []
     if d.quantization is not None:
-        encoded = encode_quantization(d.quantization)
+        encoded = encode_quantization(d.quantization) + bytes(d.quantization_padding)
         sections.append((QUANTIZATION, build(structs.U32, {"value": len(encoded)}) + encoded))
     if d.shard is not None:
         fields = {"parent_shape": d.shard.parent_shape, "shard_offset": d.shard.shard_offset}
@@ -166,7 +166,7 @@ def _decode_rest(
     count = cursor.value(structs.U8, "buffer_count")
     buffers = tuple(_decode_handle(cursor, k) for k in range(count))
     flags = header.flags
-    quantization = _decode_quantization(cursor) if flags & QUANTIZATION else None
+    quantization, padding = _decode_quantization(cursor) if flags & QUANTIZATION else (None, 0)
     shard = None
     if flags & SHARD:
         start = cursor.offset
@@ -191,6 +191,7 @@ def _decode_rest(
         member,
         version_minor=header.version_minor,
         unknown_tail=tail if header.version_minor else b"",
+        quantization_padding=padding,
     )
     if tail and not header.version_minor:
         raise InvalidDescriptorError(
@@ -245,10 +246,12 @@ def _word_or_private(words: dict[str, int], value: int, what: str, rule: str) ->
     return value if value in m.PRIVATE else word_of(words, value, what, rule)
 
 
-def _decode_quantization(cursor: Cursor) -> Quantization:
+def _decode_quantization(cursor: Cursor) -> tuple[Quantization, int]:
+    """The scheme, and how many bytes of padding follow it in its section."""
     length = cursor.value(structs.U32, "quantization_length")
     start = cursor.offset
-    return decode_quantization(cursor.view(length, "the quantization section"), base=start)
+    scheme = decode_quantization(cursor.view(length, "the quantization section"), base=start)
+    return scheme, length - len(encode_quantization(scheme))
 
 
 def _decode_statistics(cursor: Cursor) -> m.Statistics:

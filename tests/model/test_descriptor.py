@@ -92,7 +92,10 @@ def row_major(**sections):
         (lambda: hw.TensorDescriptor.build(hw.float32, (-1,), hw.RowMajorLayout(), (0,)), "descriptor.shape"),
         (lambda: hw.TensorDescriptor.build(hw.float32, (3,), hw.RowMajorLayout(), ()), "descriptor.buffer-count"),
         (lambda: hw.TensorDescriptor.build(hw.float32, (3,), hw.RowMajorLayout(), (12, 12)), "descriptor.buffer-count"),
-        (lambda: hw.TensorDescriptor.build(hw.float32, (), hw.CompositeLayout("group", 1), (4,)), "descriptor.buffer-count"),
+        (
+            lambda: hw.TensorDescriptor.build(hw.float32, (), hw.CompositeLayout("group", 1), (4,)),
+            "descriptor.buffer-count",
+        ),
         (lambda: hw.TensorDescriptor(hw.float32, (1,), hw.RowMajorLayout(), (hw.BufferHandle(3),)), "buffer.too-small"),
         (lambda: hw.TensorDescriptor("float32", (), hw.RowMajorLayout()), "element-type.tag"),
         (lambda: hw.TensorDescriptor(hw.float32, (), "row_major"), "layout.tag"),
@@ -182,3 +185,19 @@ def test_shapes_take_numpy_integers_and_become_python_ones():
     made = hw.TensorDescriptor.build(hw.float32, np.array([3, 4]), hw.RowMajorLayout(), (48,))
     assert made.shape == (3, 4)
     assert all(type(dim) is int for dim in made.shape)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rule"),
+    [((639, 12, 12), "buffer.too-small"), ((640, 5, 12), "buffer.entries"), ((640, 12, 8), "buffer.too-small")],
+)
+def test_sizes_that_do_not_depend_on_a_dynamic_dimension_are_still_checked(sizes, rule):
+    with pytest.raises(hw.BufferSizeError) as caught:
+        hw.TensorDescriptor.build(hw.float16, (None, 2, 8), PAGED, sizes)
+    assert caught.value.rule == rule
+
+
+def test_a_private_device_has_no_peer_memory():
+    with pytest.raises(hw.InvalidDescriptorError) as caught:
+        hw.BufferHandle(1, device=0xF0, memory_class="peer")
+    assert caught.value.rule == "buffer.device-memory"

@@ -259,3 +259,26 @@ def test_a_file_too_short_for_header_and_trailer_is_truncated(size):
         with pytest.raises(hw.InvalidFileError) as caught:
             hw.open(b"not a file of ours at all" + bytes(size))
         assert caught.value.rule == "container.magic"
+
+
+def test_a_batch_of_unknown_total_is_gathered_by_recorded_lengths_only():
+    dynamic = hw.TensorDescriptor.build(hw.uint8, (None, 1, 2), LAYOUT, (24, 12, 12))
+    out = io.BytesIO()
+    with hw.create(out) as writer:
+        writer.add("layers.0.key", dynamic, [POOL, TABLE, PTR])
+    with pytest.raises(hw.IncompatibleError, match="pass seq_lens="):
+        hw.open(out.getvalue())["layers.0.key"].gather()
+    tensor = hw.open(out.getvalue(), seq_lens=[5, 1])["layers.0.key"]
+    assert tensor.ragged().shape == (6, 1, 2)
+    hw.open(out.getvalue()).verify()
+
+
+def test_a_batch_of_unknown_heads_has_no_pages():
+    dynamic = hw.TensorDescriptor.build(hw.uint8, (6, None, 2), LAYOUT, (24, 12, 12))
+    out = io.BytesIO()
+    with hw.create(out) as writer:
+        writer.add("layers.0.key", dynamic, [POOL, TABLE, PTR])
+    tensor = hw.open(out.getvalue(), seq_lens=[5, 1])["layers.0.key"]
+    for action in (tensor.gather, tensor.ragged, lambda: tensor.page_pool):
+        with pytest.raises(hw.UnsupportedError):
+            action()

@@ -176,3 +176,16 @@ def test_every_layout_survives_the_wire_and_is_refused_when_cut(layout, shape, s
         struct.pack_into("<I", shorter, 6, length)  # the length admits the cut, so the fields must notice it
         with pytest.raises(hw.HurrayError):
             hw.TensorDescriptor.decode(shorter)
+
+
+def test_padding_behind_a_scheme_is_zero_and_survives():
+    scheme = hw.PerTensorAffine(0.5, 3)
+    made = hw.TensorDescriptor.build(
+        hw.uint8, (2,), hw.RowMajorLayout(), (2,), quantization=scheme, quantization_padding=8
+    )
+    encoded = made.encode()
+    assert struct.unpack_from("<I", encoded, len(encoded) - 28) == (24,)  # 16 bytes of scheme, 8 of padding
+    assert hw.TensorDescriptor.decode(encoded) == made
+    with pytest.raises(hw.InvalidDescriptorError) as caught:
+        hw.TensorDescriptor.decode(encoded[:-1] + b"\1")
+    assert caught.value.rule == "quantization.padding"
