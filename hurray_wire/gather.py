@@ -68,7 +68,7 @@ def gather_padded(
     Raises IncompatibleError (no such sequence, a fill that the dtype cannot hold), BufferSizeError (``out``) and
     LimitError (a batch that does not fit into memory), each before anything is written.
     """
-    starts, lengths = _choose(seq_ptr, seq_lens, seqs)
+    starts, lengths = choose(seq_ptr, seq_lens, seqs)
     if max_len is not None:
         width = operator.index(max_len)
         if width < 0:
@@ -114,7 +114,7 @@ def gather_ragged(
 
     Arguments are those of ``gather_padded``. Raises IncompatibleError (no such sequence) and LimitError (too large).
     """
-    starts, lengths = _choose(seq_ptr, seq_lens, seqs)
+    starts, lengths = choose(seq_ptr, seq_lens, seqs)
     shape = (sum(lengths), *pool.shape[2:])
     _checked_bytes(shape, pool.dtype)
     values = _allocate(shape, pool.dtype, zeroed=False)
@@ -225,7 +225,7 @@ def _within(value: Any, low: int, end: int | None, what: str, rule: str) -> int:
     return number
 
 
-def _choose(
+def choose(
     seq_ptr: NDArray[Any], seq_lens: NDArray[Any], seqs: Iterable[SupportsIndex] | None
 ) -> tuple[list[int], list[int]]:
     """First table entry and length of each sequence wanted, as Python integers."""

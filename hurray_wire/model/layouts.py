@@ -72,7 +72,8 @@ class Layout(ABC):
 
     @abstractmethod
     def minimum_buffer_bytes(self, element_type: ElementType, shape: Shape, byte_offset: int) -> tuple[int, ...]:
-        """Bytes that each of the layout's own buffers must hold at least; what a dynamic dimension would tell counts as 0.
+        """Bytes that each of the layout's own buffers must hold at least; what a dynamic dimension would tell counts
+        as 0.
 
         The byte offset is counted into buffer 0. A buffer may be larger (a producer's slack), never smaller.
         """

@@ -264,6 +264,14 @@ def encode_header(header: FileHeader) -> bytes:
 def decode_trailer(raw: memoryview, *, file_size: int, header: FileHeader, limits: Limits) -> Trailer:
     """The trailer held by the last 40 bytes of a file of ``file_size`` bytes, its places checked against that size."""
     end = file_size - TRAILER_BYTES
+    if bytes(raw[-4:]) != structs.DESCRIPTOR_MAGIC:
+        # said before anything else of the trailer, since what stands there is then not one
+        raise TruncatedError(
+            f"the file ends in {bytes(raw[-4:]).hex(' ')} and not in a trailer: it is cut short, or bytes follow it",
+            rule="trailer.magic",
+            offset=file_size - 4,
+            found=bytes(raw[-4:]),
+        )
     cursor = Cursor(raw, area="trailer", base=end, error=InvalidFileError)
     record = cursor.take(structs.TRAILER, "the trailer, at the end of the file,")
     trailer = Trailer(

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import HurrayError, InvalidDescriptorError, LimitError, TruncatedError, UnsupportedError
 from ..limits import MAX_RANK, Limits
 from ..model import descriptor as m
+from ..model import sections
 from ..model.element_types import PRIVATE_TAGS as PRIVATE_TYPE_TAGS
 from ..model.element_types import ElementType, from_tag
 from ..model.layouts import Layout, UnknownLayout
@@ -69,32 +70,32 @@ def encode_descriptor(descriptor: m.TensorDescriptor) -> bytes:
     """The descriptor's bytes."""
     d = descriptor
     layout = d.layout
-    sections: list[tuple[int, bytes]] = []
+    parts: list[tuple[int, bytes]] = []
     if d.quantization is not None:
         encoded = encode_quantization(d.quantization) + bytes(d.quantization_padding)
-        sections.append((QUANTIZATION, build(structs.U32, {"value": len(encoded)}) + encoded))
+        parts.append((QUANTIZATION, build(structs.U32, {"value": len(encoded)}) + encoded))
     if d.shard is not None:
         fields = {"parent_shape": d.shard.parent_shape, "shard_offset": d.shard.shard_offset}
-        sections.append((SHARD, build(structs.shard(d.rank), fields)))
+        parts.append((SHARD, build(structs.shard(d.rank), fields)))
     if d.statistics is not None:
-        sections.append((STATISTICS, _encode_statistics(d.statistics)))
+        parts.append((STATISTICS, _encode_statistics(d.statistics)))
     if d.extension_type is not None:
-        sections.append((EXTENSION_TYPE, _encode_extension_type(d.extension_type)))
+        parts.append((EXTENSION_TYPE, _encode_extension_type(d.extension_type)))
     if d.composite_member is not None:
-        role = m.CompositeMember.ROLES[d.composite_member.role]
-        sections.append((COMPOSITE_MEMBER, build(structs.COMPOSITE_MEMBER, {"role": role})))
+        role = sections.CompositeMember.ROLES[d.composite_member.role]
+        parts.append((COMPOSITE_MEMBER, build(structs.COMPOSITE_MEMBER, {"role": role})))
     body = [
         build(structs.u64_array(d.rank), {"numbers": d.shape}),
         build(structs.U64, {"value": d.byte_offset}),
         encode_layout(layout),
     ]
-    flags = sum(flag for flag, _ in sections)
+    flags = sum(flag for flag, _ in parts)
     if isinstance(layout, UnknownLayout):
         flags = layout.flags
     else:
         body.append(build(structs.U8, {"value": len(d.buffers)}))
         body.extend(_encode_handle(handle) for handle in d.buffers)
-        body.extend(section for _, section in sections)
+        body.extend(section for _, section in parts)
         body.append(d.unknown_tail)
     header = {
         "version_major": VERSION_MAJOR,
@@ -153,7 +154,7 @@ def _take_header(cursor: Cursor, limits: Limits) -> Record:
 def _decode_unknown(header: Record, shape: tuple[int, ...], byte_offset: int, cursor: Cursor) -> m.TensorDescriptor:
     tag = header.type_tag
     # a private type's width would lie in the part that cannot be read; one byte stands in for it
-    element_type = m.ExtensionType(bit_width=8).element_type(tag) if tag in PRIVATE_TYPE_TAGS else from_tag(tag)
+    element_type = sections.ExtensionType(bit_width=8).element_type(tag) if tag in PRIVATE_TYPE_TAGS else from_tag(tag)
     raw = cursor.take_bytes(cursor.remaining, "the unknown layout's bytes")
     layout = UnknownLayout(header.layout_tag, raw, header.flags)
     return m.TensorDescriptor(element_type, shape, layout, byte_offset=byte_offset, version_minor=header.version_minor)
@@ -172,7 +173,7 @@ def _decode_rest(
         start = cursor.offset
         record = cursor.take(structs.shard(header.rank), "the shard section")
         with located(start):
-            shard = m.Shard(tuple(record.parent_shape), tuple(record.shard_offset))
+            shard = sections.Shard(tuple(record.parent_shape), tuple(record.shard_offset))
     statistics = _decode_statistics(cursor) if flags & STATISTICS else None
     extension_type = _decode_extension_type(cursor) if flags & EXTENSION_TYPE else None
     member = _decode_member(cursor) if flags & COMPOSITE_MEMBER else None
@@ -204,7 +205,7 @@ def _decode_rest(
     return made
 
 
-def _element_type(tag: int, extension_type: m.ExtensionType | None) -> ElementType:
+def _element_type(tag: int, extension_type: sections.ExtensionType | None) -> ElementType:
     if tag not in PRIVATE_TYPE_TAGS:
         return from_tag(tag)
     if extension_type is None:
@@ -216,34 +217,34 @@ def _element_type(tag: int, extension_type: m.ExtensionType | None) -> ElementTy
     return extension_type.element_type(tag)
 
 
-def _decode_handle(cursor: Cursor, number: int) -> m.BufferHandle:
+def _decode_handle(cursor: Cursor, number: int) -> sections.BufferHandle:
     with located(cursor.offset):
         record = cursor.take(structs.BUFFER_HANDLE, f"buffer handle {number}")
-        return m.BufferHandle(
+        return sections.BufferHandle(
             record.byte_size,
             record.alignment,
-            _word_or_private(m.DEVICES, record.device_tag, "device", "buffer.device"),
-            word_of(m.SYNC_MODES, record.sync_mode, "sync_mode", "buffer.sync-mode"),
-            _word_or_private(m.MEMORY_CLASSES, record.memory_class, "memory_class", "buffer.memory-class"),
+            _word_or_private(sections.DEVICES, record.device_tag, "device", "buffer.device"),
+            word_of(sections.SYNC_MODES, record.sync_mode, "sync_mode", "buffer.sync-mode"),
+            _word_or_private(sections.MEMORY_CLASSES, record.memory_class, "memory_class", "buffer.memory-class"),
         )
 
 
-def _encode_handle(handle: m.BufferHandle) -> bytes:
+def _encode_handle(handle: sections.BufferHandle) -> bytes:
     device, memory_class = handle.device, handle.memory_class
     return build(
         structs.BUFFER_HANDLE,
         {
             "byte_size": handle.byte_size,
             "alignment": handle.alignment,
-            "device_tag": device if isinstance(device, int) else m.DEVICES[device],
-            "sync_mode": m.SYNC_MODES[handle.sync_mode],
-            "memory_class": memory_class if isinstance(memory_class, int) else m.MEMORY_CLASSES[memory_class],
+            "device_tag": device if isinstance(device, int) else sections.DEVICES[device],
+            "sync_mode": sections.SYNC_MODES[handle.sync_mode],
+            "memory_class": memory_class if isinstance(memory_class, int) else sections.MEMORY_CLASSES[memory_class],
         },
     )
 
 
 def _word_or_private(words: dict[str, int], value: int, what: str, rule: str) -> str | int:
-    return value if value in m.PRIVATE else word_of(words, value, what, rule)
+    return value if value in sections.PRIVATE else word_of(words, value, what, rule)
 
 
 def _decode_quantization(cursor: Cursor) -> tuple[Quantization, int]:
@@ -254,10 +255,10 @@ def _decode_quantization(cursor: Cursor) -> tuple[Quantization, int]:
     return scheme, length - len(encode_quantization(scheme))
 
 
-def _decode_statistics(cursor: Cursor) -> m.Statistics:
+def _decode_statistics(cursor: Cursor) -> sections.Statistics:
     start = cursor.offset
     record = cursor.take(structs.STATISTICS, "the statistics section")
-    groups = m.Statistics.GROUPS
+    groups = sections.Statistics.GROUPS
     with located(start):
         if record.computed_mask >> len(groups):
             raise InvalidDescriptorError(
@@ -271,12 +272,12 @@ def _decode_statistics(cursor: Cursor) -> m.Statistics:
         for name in ("has_nan", "has_inf"):
             if name in fields:
                 fields[name] = _flag(fields[name], name, "statistics.value")
-        return m.Statistics(**fields)
+        return sections.Statistics(**fields)
 
 
-def _encode_statistics(statistics: m.Statistics) -> bytes:
-    names = [name for group in m.Statistics.GROUPS for name in group]
-    fields = {name: getattr(statistics, name) or 0 for name in names}
+def _encode_statistics(statistics: sections.Statistics) -> bytes:
+    names = [name for group in sections.Statistics.GROUPS for name in group]
+    fields = {name: 0 if (value := getattr(statistics, name)) is None else value for name in names}
     return build(structs.STATISTICS, {"computed_mask": statistics.computed_mask, **fields})
 
 
@@ -291,26 +292,26 @@ _EXTENSION_NUMBERS = (
 )
 
 
-def _decode_extension_type(cursor: Cursor) -> m.ExtensionType:
+def _decode_extension_type(cursor: Cursor) -> sections.ExtensionType:
     start = cursor.offset
     record = cursor.take(structs.EXTENSION_TYPE, "the extension type section")
     with located(start):
         flags = {name: _flag(record[name], name, "extension-type.flag") for name in _EXTENSION_FLAGS}
-        return m.ExtensionType(**{name: record[name] for name in _EXTENSION_NUMBERS}, **flags)
+        return sections.ExtensionType(**{name: record[name] for name in _EXTENSION_NUMBERS}, **flags)
 
 
-def _encode_extension_type(extension: m.ExtensionType) -> bytes:
+def _encode_extension_type(extension: sections.ExtensionType) -> bytes:
     return build(
         structs.EXTENSION_TYPE,
         {name: int(getattr(extension, name)) for name in (*_EXTENSION_FLAGS, *_EXTENSION_NUMBERS)},
     )
 
 
-def _decode_member(cursor: Cursor) -> m.CompositeMember:
+def _decode_member(cursor: Cursor) -> sections.CompositeMember:
     with located(cursor.offset):
         record = cursor.take(structs.COMPOSITE_MEMBER, "the composite member section")
-        roles = m.CompositeMember.ROLES
-        return m.CompositeMember(word_of(roles, record.role, "composite member role", "composite-member.role"))
+        roles = sections.CompositeMember.ROLES
+        return sections.CompositeMember(word_of(roles, record.role, "composite member role", "composite-member.role"))
 
 
 def _flag(value: int, what: str, rule: str) -> bool:

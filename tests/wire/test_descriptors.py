@@ -189,3 +189,11 @@ def test_padding_behind_a_scheme_is_zero_and_survives():
     with pytest.raises(hw.InvalidDescriptorError) as caught:
         hw.TensorDescriptor.decode(encoded[:-1] + b"\1")
     assert caught.value.rule == "quantization.padding"
+
+
+def test_a_negative_zero_among_the_statistics_keeps_its_sign():
+    made = hw.TensorDescriptor.build(
+        hw.uint8, (2,), hw.RowMajorLayout(), (2,), statistics=hw.Statistics(value_mean=-0.0, value_stddev=0.0)
+    )
+    assert struct.pack("<dd", -0.0, 0.0) in made.encode()
+    assert hw.TensorDescriptor.decode(made.encode()).encode() == made.encode()
