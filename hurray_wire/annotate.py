@@ -7,20 +7,24 @@ padding are rows of their own, without their contents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from .errors import HurrayError, IncompatibleError
 from .limits import Limits
 from .model import layouts as m
 from .model.block_paged import BlockPagedLayout
-from .model.descriptor import DEVICES, MEMORY_CLASSES, SYNC_MODES, TensorDescriptor
+from .model.descriptor import TensorDescriptor
 from .model.element_types import BY_TAG
+from .model.sections import DEVICES, MEMORY_CLASSES, SYNC_MODES
 from .model.shape import DYNAMIC
+from .store.compressed_source import inflating
 from .store.reader import buffer_places
-from .store.source import Source, open_source
+from .store.source import Source
+from .store.target import open_target
 from .wire import container, structs
 from .wire.container import FileHeader, Index, IndexEntry, Trailer
 from .wire.descriptors import HEADER_BYTES, decode_descriptor, descriptor_length
@@ -37,8 +41,9 @@ class Row:
     """One field, or a run of payload or padding.
 
     ``size`` bytes at ``offset``; ``data`` is what they are, None for payload and padding. ``part`` is what the field
-    belongs to ("the descriptor", "buffer handle 0"), ``field`` its name, ``value`` the number, list, text or bytes it
-    holds, None for payload and padding. ``words`` says what a number stands for, "" where it stands for itself.
+    belongs to ("descriptor", "buffer handle 0"), ``field`` its name, "" where the part is all of it. ``value`` is the
+    number, list, text or bytes it holds, None for payload, padding and reserved bytes. ``words`` says what a number
+    stands for, "" where it stands for itself.
     """
 
     offset: int
@@ -57,14 +62,14 @@ def annotate(target: Any, *, tensor: str | None = None, limits: Limits | None = 
     stream, in which a lone descriptor may lack its buffers. Offsets of a compressed file are those of the file within.
     Raises what reading raises, after the rows that came before the fault; IncompatibleError for an unknown name.
     """
-    source = open_source(target)
+    limits = limits or Limits()
+    source = inflating(open_target(target), limits)
     try:
         magic = bytes(source.view(0, min(source.size, len(structs.FILE_MAGIC))))
         is_stream = magic.startswith(structs.DESCRIPTOR_MAGIC) and magic != structs.FILE_MAGIC
         if is_stream and tensor is not None:
             raise IncompatibleError("the tensors of a stream have no names", rule="stream.no-names", found=tensor)
-        rows = _stream(source, limits or Limits()) if is_stream else _file(source, tensor, limits or Limits())
-        yield from rows
+        yield from _stream(source, limits) if is_stream else _file(source, tensor, limits)
     finally:
         source.close()
 
@@ -114,7 +119,7 @@ def _tensor(source: Source, header: FileHeader, entry: IndexEntry, limits: Limit
     )
     places = buffer_places(descriptor, entry, header.data_buffer_alignment)
     for number, (offset, size) in enumerate(places):
-        yield Row(offset, size, f"the data of {entry.name!r}", _buffer_name(descriptor, number))
+        yield Row(offset, size, f"data of {entry.name!r}", _buffer_name(descriptor, number))
 
 
 def _metadata(source: Source, trailer: Trailer, limits: Limits) -> Iterator[Row]:
@@ -150,7 +155,7 @@ def _stream(source: Source, limits: Limits) -> Iterator[Row]:
             return
         for buffer, handle in enumerate(descriptor.buffers):
             source.view(at, handle.byte_size)  # refused if it is not there
-            yield Row(at, handle.byte_size, f"the data of tensor {number}", _buffer_name(descriptor, buffer))
+            yield Row(at, handle.byte_size, f"data of tensor {number}", _buffer_name(descriptor, buffer))
             at += handle.byte_size
         number += 1
 
@@ -193,28 +198,50 @@ def _with_padding(rows: Iterable[Row], end: int | None) -> Iterator[Row]:
         end = row.offset + row.size
 
 
-def _rows(taken: Iterable[Taken]) -> Iterator[Row]:
-    for step in taken:
-        if not step.fields:
-            yield Row(step.offset, len(step.data), step.what, "", step.data, _text(step.data))
+def _rows(taken: Sequence[Taken]) -> Iterator[Row]:
+    for step in _without_covers(taken):
+        part = step.what.partition(",")[0].removeprefix("the ")
+        if not step.fields and step.data:
+            yield Row(step.offset, len(step.data), part, "", step.data, _plain(step.data))
         for name, at, size, value in step.fields:
-            field = "" if name == "value" else name
             data = step.data[at : at + size]
-            value = bytes(value) if isinstance(value, bytes) else _plain(value)
-            yield Row(step.offset + at, size, step.what, field, data, value, _words(name, value))
+            if name.startswith("reserved"):  # the decoder has found it to be zero
+                yield Row(step.offset + at, size, part, "reserved", data)
+            else:
+                field = "" if name in _NAMELESS else name
+                yield Row(step.offset + at, size, part, field, data, _plain(value), _words(name, value))
+
+
+def _without_covers(taken: Sequence[Taken]) -> Iterator[Taken]:
+    """The steps without those whose bytes were cut out first and then read field by field; of these, only the rest."""
+    cover: Taken | None = None
+    end = 0
+    for step, following in zip_longest(taken, taken[1:]):
+        if cover is not None and step.offset >= cover.offset + len(cover.data):
+            yield from _rest(cover, end)
+            cover = None
+        if following is not None and following.offset < step.offset + len(step.data):
+            cover = step
+        else:
+            yield step
+            end = step.offset + len(step.data)
+    if cover is not None:
+        yield from _rest(cover, end)
+
+
+def _rest(cover: Taken, end: int) -> Iterator[Taken]:
+    if end < cover.offset + len(cover.data):
+        yield Taken(end, cover.data[end - cover.offset :], f"rest of {cover.what.removeprefix('the ')}")
 
 
 def _plain(value: Any) -> Any:
-    """A number as it is, an array of construct as a list."""
+    """A number as it is, bytes as text where they are some, an array of construct as a list."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return value
     return value if isinstance(value, int | float) else list(value)
-
-
-def _text(data: bytes) -> str | bytes:
-    """Text where the bytes are some."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
 
 
 def _buffer_name(descriptor: TensorDescriptor, number: int) -> str:
@@ -254,6 +281,7 @@ _MEANINGS: dict[str, dict[int, str]] = {
     "memory_class": _inverse(MEMORY_CLASSES),
     "tensor_count_hint": {container.NO_HINT: "not told"},
 }
+_NAMELESS = ("value", "numbers")  # the only fields of tables that have no more, told by their table's name
 _IN_HEX = ("flags", "file_flags", "index_crc32c", "computed_mask", "checksum")
 
 

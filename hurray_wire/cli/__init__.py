@@ -1,13 +1,17 @@
 """The two commands, ``hurray-pack`` and ``hurray-unpack``: clients of the public API, and the only code that prints.
 
-pack.py      dump of arrays -> snapshot
-unpack.py    snapshot -> what is in it, arrays, or an answer (verify, expect, diff, annotate)
-console.py   what both share: one-line errors, exit codes, signals, closed pipes, escaped names
-choices.py   the values of options: numbers and ranges, key=value
-dump.py      reading .safetensors, .npz and folders of .npy
-arrays.py    writing them, whole or not at all
-naming.py    names of arrays -> a cache as its engine holds it, and back
-export.py    a snapshot as arrays: pages, ragged, padded
-listing.py   a file as tables, or as JSON
-expect.py    the values that a user demands
+    pack.py      a dump of arrays -> a snapshot
+    unpack.py    a snapshot -> what is in it, its arrays, or an answer (verify, expect, diff, annotate)
+    console.py   what both share: one-line errors, exit codes, signals, closed pipes, escaped names
+    choices.py   the values of options: numbers and ranges, key=value
+    formats.py   what array files call element types
+    dump.py      reading .safetensors, .npz and folders of .npy
+    naming.py    names of arrays -> a cache as its engine holds it, and back
+    opening.py   files and streams, told apart
+    export.py    a snapshot as arrays: pages, ragged, padded
+    arrays.py    writing arrays, whole or not at all
+    listing.py   a file as a table, or as JSON
+    expect.py    the values that a user demands
+
+Comparing snapshots (``diff.py``) and telling bytes apart (``annotate.py``) are the library's.
 """

@@ -183,8 +183,10 @@ def _whole(target: str) -> Iterator[Sink]:
 def _check_distinct(names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
-        if name in seen or name == DTYPES:
+        if name in seen:
             raise CliError(f"two arrays would be called {name!r}")
+        if name == DTYPES:
+            raise CliError(f"no array can be called {name!r}: the entry of that name tells element types")
         seen.add(name)
 
 

@@ -23,6 +23,7 @@ from typing import Any, NoReturn, TextIO
 import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
 
 from ..errors import HurrayError
 
@@ -30,9 +31,11 @@ __all__ = [
     "BAD_DATA",
     "UNEXPECTED",
     "CliError",
+    "counted",
+    "is_standard_output",
     "note",
-    "plain_console",
     "print_json",
+    "print_table",
     "printable",
     "progress_bar",
     "readable_size",
@@ -49,6 +52,7 @@ _SIGNALLED = 128
 
 _ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PATIENCE = 0.5  # seconds of work before a progress bar appears
+_LEAST_WIDTH = 80  # rich would leave columns out on a narrower terminal; its own wrapping is better than that
 _UNBOUNDED = 1 << 20  # columns of an output that is not a terminal: a name is never cut
 
 
@@ -105,20 +109,31 @@ def note(name: str, message: str) -> None:
 
 
 def printable(text: str) -> str:
-    """``text`` with all that a terminal would not show as itself escaped: controls, ANSI, bidi marks, surrogates."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    """``text`` with all escaped that the output would not show as itself.
+
+    That is controls, ANSI sequences, bidi marks, surrogates, and what its encoding does not have.
+    """
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    encoding = sys.stdout.encoding or "utf-8"
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def plain_console(stream: TextIO | None = None) -> Console:
-    """A rich console that takes text as it is: no markup, no guessing, and no bound on width but a terminal's own."""
-    out = sys.stdout if stream is None else stream
-    width = None if out.isatty() else _UNBOUNDED
-    return Console(file=out, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
+def print_table(table: Table) -> None:
+    """A table on standard output, as wide as it needs unless that is a terminal."""
+    console = _plain_console(sys.stdout)
+    with console.capture() as captured:  # by itself, rich would end the process where a pipe is closed
+        console.print(table)
+    sys.stdout.write(captured.get())
 
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output; characters beyond ASCII are escaped, so any terminal takes it."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 layer``, ``2 layers``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def readable_size(size: float) -> str:
@@ -137,7 +152,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
         yield None
         return
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=plain_console(sys.stderr), transient=True)
+    bar = Progress(*columns, console=_plain_console(sys.stderr), transient=True)
     task = bar.add_task(what, total=None)
     started = time.monotonic()
 
@@ -150,6 +165,16 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
         yield advance
     finally:
         bar.stop()
+
+
+def is_standard_output(target: str) -> bool:
+    """True if what is written to ``target`` goes where standard output goes, by whatever name (``/dev/stdout``)."""
+    if target == "-":
+        return True
+    try:
+        return os.path.samestat(Path(target).stat(), os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError):  # no such file yet, or a standard output that is no file
+        return False
 
 
 def refuse_terminal(target: str) -> None:
@@ -165,6 +190,14 @@ def refuse_terminal(target: str) -> None:
         usage_error("the output is a terminal; name a file, or pipe it into something")
 
 
+def _plain_console(stream: TextIO) -> Console:
+    """A rich console that takes text as it is: no markup, no guessing, and no bound on width but a terminal's own."""
+    width = None if stream.isatty() else _UNBOUNDED
+    console = Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+    console.width = max(console.width, _LEAST_WIDTH)
+    return console
+
+
 def _is_terminal(path: str) -> bool:
     device = os.open(path, os.O_WRONLY | os.O_NOCTTY)
     try:
@@ -175,6 +208,9 @@ def _is_terminal(path: str) -> bool:
 
 def _invoke(command: click.Command, name: str, arguments: list[str]) -> int:
     try:
+        for argument in arguments:
+            if "\0" in argument:  # the system has no such names, and Python no class of its own for that
+                usage_error(f"the argument {argument!r} has a NUL in it")
         with command.make_context(name, arguments) as context:
             code = command.invoke(context)
             return code if isinstance(code, int) else 0
@@ -200,7 +236,7 @@ def _invoke(command: click.Command, name: str, arguments: list[str]) -> int:
 
 
 def _complain(name: str, message: str) -> None:
-    note(name, f"error: {' '.join(message.split()) if message.isprintable() else message}")
+    note(name, f"error: {message}")
 
 
 def _system_words(error: OSError) -> str:

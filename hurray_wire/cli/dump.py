@@ -54,7 +54,7 @@ class Dump(Mapping[str, NDArray[Any]]):
         self.path = path
         self.metadata = dict(metadata or {})
         self._load = load
-        self._names = [name for name in names if name != DTYPES]
+        self._names = dict.fromkeys(name for name in names if name != DTYPES)
         self._dtypes = _declared_dtypes(path, load(DTYPES)) if DTYPES in names else {}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -67,6 +67,9 @@ class Dump(Mapping[str, NDArray[Any]]):
             raise CliError(f"{self.path}: {name} holds {bits}, not the bits of {dtype} that {DTYPES!r} tells")
         return array.view(dtype)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
@@ -75,28 +78,28 @@ class Dump(Mapping[str, NDArray[Any]]):
 
 
 @contextmanager
-def open_dump(path: str) -> Iterator[Dump]:
-    """Open a dump. Mapped arrays stay valid afterwards, and where the file is replaced by another one."""
+def open_dump(path: str, *, said: str) -> Iterator[Dump]:
+    """Open a dump, which errors call ``said``. Mapped arrays stay valid afterwards, even if the file is replaced."""
     if Path(path).is_dir():
         yield _open_folder(Path(path))
         return
     with Path(path).open("rb") as file:
         magic = file.read(4)
     if magic in _ZIP_MAGICS:
-        with _open_npz(path) as dump:
+        with _open_npz(path, said) as dump:
             yield dump
     elif magic == _HURRAY_MAGIC:
-        raise CliError(f"{path}: this is a Hurray file already; hurray-unpack reads it")
+        raise CliError(f"{said}: this is a Hurray file already; hurray-unpack reads it")
     else:
-        yield _open_safetensors(path)
+        yield _open_safetensors(path, said)
 
 
-def _open_safetensors(path: str) -> Dump:
+def _open_safetensors(path: str, said: str) -> Dump:
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata()
     except SafetensorError as error:
-        raise CliError(f"{path}: not a .safetensors file, an .npz file or a folder of .npy files: {error}") from error
+        raise CliError(f"{said}: not a .safetensors file, an .npz file or a folder of .npy files: {error}") from error
     raw = np.memmap(path, dtype=np.uint8, mode="r")
     start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
     header = json.loads(raw[8:start].tobytes())
@@ -105,29 +108,29 @@ def _open_safetensors(path: str) -> Dump:
     def load(name: str) -> NDArray[Any]:
         entry = header[name]
         if entry["dtype"] not in SAFETENSORS_TYPES:
-            raise CliError(f"{path}: {name} has the type {entry['dtype']}, which NumPy cannot hold")
+            raise CliError(f"{said}: {name} has the type {entry['dtype']}, which NumPy cannot hold")
         first, last = entry["data_offsets"]
         dtype = SAFETENSORS_TYPES[entry["dtype"]]
         return raw[start + first : start + last].view(dtype).reshape(entry["shape"])
 
     order = sorted(header, key=lambda name: header[name]["data_offsets"])
-    return Dump(path, order, load, metadata)
+    return Dump(said, order, load, metadata)
 
 
 @contextmanager
-def _open_npz(path: str) -> Iterator[Dump]:
-    with _broken(path), zipfile.ZipFile(path) as archive:
+def _open_npz(path: str, said: str) -> Iterator[Dump]:
+    with _broken(said), zipfile.ZipFile(path) as archive:
         members = [member for member in archive.namelist() if member.endswith(".npy")]
     names = [member.removesuffix(".npy") for member in members]
     if len(set(names)) != len(names):
-        raise CliError(f"{path}: two arrays have the same name")
+        raise CliError(f"{said}: two arrays have the same name")
     with np.load(path, allow_pickle=False) as file:
 
         def load(name: str) -> NDArray[Any]:
-            with _broken(f"{path}: {name}"):
+            with _broken(f"{said}: {name}"):
                 return np.asarray(file[name])
 
-        yield Dump(path, names, load)
+        yield Dump(said, names, load)
 
 
 def _open_folder(folder: Path) -> Dump:
@@ -144,7 +147,7 @@ def _open_folder(folder: Path) -> Dump:
 def _declared_dtypes(path: str, entry: NDArray[Any]) -> dict[str, np.dtype[Any]]:
     try:
         declared = json.loads(str(entry))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CliError(f"{path}: the entry {DTYPES!r} is not JSON: {error}") from error
     if not isinstance(declared, dict):
         raise CliError(f"{path}: the entry {DTYPES!r} is not a JSON object")

@@ -6,14 +6,15 @@
     padded   layers.N.key [num_seqs, longest, num_heads, head_dim] ..., mask [num_seqs, longest], seq_lens
 
 Scales that lie beside a tensor go along unless values are dequantized, and so do dense tensors that are no part of the
-snapshot. An array is described now and made when it is written. Pools go out as they lie where that is possible; where
-sequences are chosen or values computed, pages are filled anew and hold nothing else.
+snapshot. An array is described now and made when it is written. Pools go out as they lie where nothing else is asked
+for and one table serves them all; otherwise ``Snapshot.export`` fills new ones with the pages of the sequences alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 import hurray_wire as hw
 
 from ..adapters import LayerSpec, PoolAdapter, PoolSpec, Tables
+from ..export_pages import PageMap, chosen_tables
 from ..model.shape import is_dynamic
-from ..selection import plan_pages
 from ..snapshot import Holder, tensor_name
 from ..store.reader import SCALE_SUFFIX, SEQ_LENS
 from .arrays import OutArray
@@ -62,9 +63,9 @@ class _Part:
 
 
 def snapshot_arrays(snapshot: hw.Snapshot, choice: Choice) -> list[OutArray]:
-    """The arrays of the snapshot's tensors, tables and scales, each still to be made."""
+    """The arrays of the snapshot's tensors (there is one at least), tables and scales, each still to be made."""
     parts = _parts(snapshot, choice.layers)
-    lengths = snapshot.seq_lens
+    lengths = parts[0].tensor.seq_lens
     seqs = None if choice.seqs is None else chosen(choice.seqs, range(len(lengths)), "sequence")
     for part in parts:
         if not np.array_equal(part.tensor.seq_lens, lengths):
@@ -77,7 +78,7 @@ def snapshot_arrays(snapshot: hw.Snapshot, choice: Choice) -> list[OutArray]:
         longest = int(wanted.max(initial=0))
         arrays.append(OutArray.of(MASK, np.arange(longest) < wanted.astype(np.int64)[:, np.newaxis]))
     else:
-        arrays = list(_pages(parts, seqs, wanted, choice))
+        arrays = list(_pages(snapshot, parts, seqs, choice))
     arrays.append(OutArray.of(SEQ_LENS, _narrow(wanted)))
     return arrays if choice.dequantize else [*arrays, *_scales(parts)]
 
@@ -141,114 +142,84 @@ def _padded(part: _Part, seqs: list[int] | None, lengths: NDArray[Any], choice: 
     )
 
 
-def _pages(parts: list[_Part], seqs: list[int] | None, lengths: NDArray[Any], choice: Choice) -> Iterator[OutArray]:
+def _pages(snapshot: hw.Snapshot, parts: list[_Part], seqs: list[int] | None, choice: Choice) -> Iterator[OutArray]:
     """The pools in the chosen layout, and the block tables."""
-    if not parts:
-        yield OutArray.of(BLOCK_TABLES, np.empty((len(lengths), 0), np.int32))
-        return
-    first = parts[0]
-    page_size = first.tensor.layout.page_size
-    for part in parts:
-        if part.tensor.layout.page_size != page_size:
-            raise CliError(
-                f"{part.name} has pages of {part.tensor.layout.page_size} tokens, {first.name} of {page_size}, which "
-                "one block table cannot serve; write them --as ragged or padded"
-            )
-    tables = [_chosen_tables(part.tensor, seqs, lengths) for part in parts]
-    num_pages = first.tensor.layout.num_pages
-    shared = all(
-        part.tensor.layout.num_pages == num_pages and np.array_equal(table.block_table, tables[0].block_table)
+    first = parts[0].tensor
+    tables = [chosen_tables(part.tensor, seqs) for part in parts]
+    like_first = all(
+        part.tensor.layout.num_pages == first.layout.num_pages
+        and part.tensor.layout.page_size == first.layout.page_size
+        and np.array_equal(table.block_table, tables[0].block_table)
         for part, table in zip(parts, tables, strict=True)
     )
-    as_they_lie = shared and seqs is None and not choice.dequantize
-    table, slots = tables[0], None
-    if not as_they_lie:
-        if shared:
-            plan = plan_pages(table, num_pages=num_pages, page_size=page_size, compact=True, scrub=False)
-            table, num_pages = table._replace(block_table=plan.block_table), plan.num_pages
-        else:  # every tensor has pages of its own for the batch: numbered in turn, they have one table
-            num_pages = len(table.block_table)
-            table = table._replace(block_table=np.arange(num_pages))
-        slots = _slots(table, page_size)
-
-    def pool(part: _Part) -> NDArray[Any]:
-        if slots is None:
-            return part.tensor.page_pool
-        fresh = np.zeros((num_pages * page_size, *_row(part)), _dtype(part, choice))
-        fresh[slots] = part.tensor.ragged(seqs, dequantize=choice.dequantize)
-        return fresh.reshape(num_pages, page_size, *_row(part))
-
-    yield from _in_layout(parts, choice, num_pages, page_size, pool)
-    yield OutArray.of(BLOCK_TABLES, _padded_table(table))
+    if like_first and choice.adapter.name == "split-nhd" and seqs is None and not choice.dequantize:
+        for part in parts:
+            shape = part.tensor.layout.pool_shape(part.tensor.shape)
+            yield OutArray(part.name, shape, _dtype(part, choice), partial(getattr, part.tensor, "page_pool"))
+        yield OutArray.of(BLOCK_TABLES, _padded_table(tables[0]))
+        return
+    pages = PageMap.of([part.tensor for part in parts], seqs, first.layout.page_size)
+    block_tables = _padded_table(pages.tables)
+    for group in _groups(parts, choice.adapter):
+        yield from _filled_arrays(snapshot, group, seqs, choice, pages, block_tables)
+    yield OutArray.of(BLOCK_TABLES, block_tables)
 
 
-def _in_layout(
-    parts: list[_Part], choice: Choice, num_pages: int, page_size: int, pool: Callable[[_Part], NDArray[Any]]
-) -> Iterator[OutArray]:
-    """The arrays of an engine layout, each filled from the pools of the parts that it holds."""
-    adapter = choice.adapter
-    groups: dict[str, list[_Part]] = {}
+def _groups(parts: list[_Part], adapter: PoolAdapter) -> list[list[_Part]]:
+    """The parts that are filled together: of a layer, or of all where the layout has one array for all."""
+    groups: dict[int | None, list[_Part]] = {}
     for part in parts:
-        groups.setdefault(array_name(adapter, part.index, part.role), []).append(part)
+        groups.setdefault(None if adapter.one_array else part.index, []).append(part)
+    return list(groups.values())
 
-    for name, members in groups.items():
-        specs: dict[int | None, dict[str, PoolSpec]] = {}
-        for part in members:
-            specs.setdefault(part.index, {})[part.role] = PoolSpec(*_row(part), _dtype(part, choice))
-        layers = [LayerSpec(index, pools) for index, pools in specs.items()]
 
-        def allocate(layers: list[LayerSpec] = layers) -> Any:
-            return adapter.allocate(layers, num_pages=num_pages, page_size=page_size)
+def _filled_arrays(
+    snapshot: hw.Snapshot,
+    group: list[_Part],
+    seqs: list[int] | None,
+    choice: Choice,
+    pages: PageMap,
+    block_tables: NDArray[Any],
+) -> Iterator[OutArray]:
+    """The arrays of the parts of a group in the chosen layout; whichever is made first fills them all."""
+    adapter = choice.adapter
+    specs: dict[int | None, dict[str, PoolSpec]] = {}
+    for part in group:
+        specs.setdefault(part.index, {})[part.role] = PoolSpec(*_row(part), _dtype(part, choice))
+    layers = [LayerSpec(index, pools) for index, pools in specs.items()]
+    names = list(dict.fromkeys(array_name(adapter, part.index, part.role) for part in group))
+    made: dict[str, NDArray[Any]] = {}
 
-        def make(members: list[_Part] = members, layers: list[LayerSpec] = layers) -> NDArray[Any]:
-            if adapter.name == "split-nhd":  # the layout of the pools themselves
-                return pool(members[0])
-            fresh = allocate(layers)
-            specs = dict(layers[0].pools)
-            views = adapter.views(
-                fresh,
-                page_size=page_size,
-                num_pages=num_pages,
-                head_dim=next(iter(specs.values())).head_dim,
-                value_head_dim=specs["value"].head_dim if "value" in specs else None,
-                layer_indices=[layer.index for layer in layers],
+    def allocate() -> tuple[Any, dict[str, NDArray[Any]]]:
+        fresh = adapter.allocate(layers, num_pages=pages.num_pages, page_size=pages.page_size)
+        return fresh, dict(zip(names, _flat(fresh), strict=True))
+
+    def make(name: str) -> NDArray[Any]:
+        if name not in made:
+            fresh, arrays = allocate()
+            snapshot.export(
+                layout=adapter.name,
                 form=adapter.forms[0].name,
-                writable=True,
+                page_size=pages.page_size,
+                out=fresh,
+                page_ids=block_tables,
+                layers=list(specs),
+                seqs=seqs,
+                dequantize=choice.dequantize,
             )
-            places = {(layer.index, role): view for layer in views for role, view in layer.pools.items()}
-            for part in members:
-                np.copyto(places[part.index, part.role], pool(part), casting="equiv")
-            return _only_array(fresh)
+            made.update(arrays)
+        return made.pop(name)
 
-        example = _only_array(allocate(layers))  # fresh zeros take no memory until they are written
-        yield OutArray(name, example.shape, example.dtype, make)
+    for name, array in allocate()[1].items():  # fresh zeros take no memory until they are written
+        yield OutArray(name, array.shape, array.dtype, partial(make, name))
 
 
-def _only_array(allocated: Any) -> NDArray[Any]:
-    """The one array in what an adapter allocates for the layers of one array."""
-    while not isinstance(allocated, np.ndarray):
-        (allocated,) = allocated.values() if isinstance(allocated, dict) else allocated
-    return allocated
-
-
-def _chosen_tables(tensor: hw.PagedTensor, seqs: list[int] | None, lengths: NDArray[Any]) -> Tables:
-    """The pages of the chosen sequences, cut to their lengths."""
-    pages = -(-lengths.astype(np.int64) // tensor.layout.page_size)
-    starts = tensor.seq_ptr[:-1].astype(np.int64)
-    starts = starts if seqs is None else starts[seqs]
-    ptr = np.zeros(len(pages) + 1, dtype=np.int64)
-    np.cumsum(pages, out=ptr[1:])
-    entries = np.repeat(starts - ptr[:-1], pages) + np.arange(ptr[-1])
-    return Tables(tensor.block_table[entries].astype(np.int64), ptr, lengths.astype(np.int64))
-
-
-def _slots(tables: Tables, page_size: int) -> NDArray[np.int64]:
-    """The place in the pool of every token of the sequences in turn."""
-    lengths = tables.seq_lens
-    token = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    entry = np.repeat(tables.seq_ptr[:-1], lengths) + token // page_size
-    slots: NDArray[np.int64] = tables.block_table[entry] * page_size + token % page_size
-    return slots
+def _flat(allocated: Any) -> list[NDArray[Any]]:
+    """The arrays in what an adapter allocates, in the order of roles."""
+    if isinstance(allocated, np.ndarray):
+        return [allocated]
+    entries = allocated.values() if isinstance(allocated, dict) else allocated
+    return [array for entry in entries for array in _flat(entry)]
 
 
 def _padded_table(tables: Tables) -> NDArray[Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import math
+from contextlib import suppress
 from typing import Any
 
 from rich.table import Table
@@ -12,13 +14,16 @@ from rich.text import Text
 import hurray_wire as hw
 
 from ..model.shape import DYNAMIC
+from ..snapshot import Holder
 from .choices import listed
-from .console import plain_console, printable, readable_size
+from .console import counted, print_table, printable, readable_size, say
 
 __all__ = ["as_json", "listing", "print_listing", "snapshot_facts", "tensor_facts"]
 
 _LENGTHS_SHOWN = 16
 _VALUES_SHOWN = 8
+_TABLE_ROWS = 2000  # rich takes half a millisecond a row; more rows than this nobody reads, but programs may
+_NAME_WIDTH = 120  # longer names are folded, never cut
 
 
 def tensor_facts(tensor: hw.Tensor) -> dict[str, Any]:
@@ -47,18 +52,22 @@ def tensor_facts(tensor: hw.Tensor) -> dict[str, Any]:
 
 
 def snapshot_facts(snapshot: hw.Snapshot) -> dict[str, Any] | None:
-    """Layers, sequences and lengths; None for a file without block-paged tensors. Lengths may be unknown, then None."""
-    tensors = list(snapshot.tensors)
-    if not tensors:
+    """Layers, sequences and lengths; None for a file without block-paged tensors.
+
+    Lengths that are not known are None, and so is all about sequences where the tensors are not of one batch.
+    """
+    batches = {(tensor.layout.num_seqs, tensor.shape[0]) for tensor in snapshot.tensors}
+    if not batches:
         return None
-    try:
-        lengths = snapshot.seq_lens.tolist()
-    except hw.IncompatibleError:
-        lengths = None
+    num_seqs, total_tokens = batches.pop() if len(batches) == 1 else (None, None)
+    lengths = None
+    if num_seqs is not None:
+        with suppress(hw.IncompatibleError):
+            lengths = snapshot.seq_lens.tolist()
     return {
         "layers": list(snapshot.layers),
-        "num_seqs": tensors[0].layout.num_seqs,
-        "total_tokens": tensors[0].shape[0],
+        "num_seqs": num_seqs,
+        "total_tokens": total_tokens,
         "seq_lens": lengths,
     }
 
@@ -82,6 +91,7 @@ def listing(snapshot: hw.Snapshot, name: str, size: int | None) -> dict[str, Any
     return {
         "file": name,
         "bytes": size,
+        "compression": _compression(file),
         "snapshot": snapshot_facts(snapshot),
         "tensors": [tensor_facts(file[tensor]) for tensor in file.names],
         "metadata": as_json(file.metadata),
@@ -91,53 +101,78 @@ def listing(snapshot: hw.Snapshot, name: str, size: int | None) -> dict[str, Any
 def print_listing(snapshot: hw.Snapshot, name: str, size: int | None) -> None:
     """The same for people."""
     file = snapshot.file
-    console = plain_console()
     facts = snapshot_facts(snapshot)
     tensors = [tensor_facts(file[tensor]) for tensor in file.names]
-    title = f"{name}: {len(tensors)} tensors"
-    console.print(Text(printable(title if size is None else f"{title}, {readable_size(size)}")))
-    if facts is not None:
-        for line in _snapshot_lines(facts):
-            console.print(Text(printable(line)))
+    title = f"{name}: {counted(len(tensors), 'tensor')}"
+    say(title if size is None else f"{title}, {readable_size(size)}")
+    compression = _compression(file)
+    if compression is not None:
+        form = "seekable zstd" if compression["seekable"] else "zstd"
+        planes = " with byte planes" if compression["planes"] else ""
+        frames = counted(compression["frames"], "frame")
+        say(f"{form}{planes}, {readable_size(compression['inflated_bytes'])} inflated, {frames}")
+    for line in () if facts is None else _snapshot_lines(facts):
+        say(line)
     if file.metadata:
-        console.print(Text("metadata"))
+        say("metadata")
     for key, value in file.metadata.items():
-        console.print(Text(f"  {printable(key)} = {printable(_metadata_words(value))}"))
-    if tensors:
-        console.print(_table(tensors))
+        say(f"  {key} = {_metadata_words(value)}")
+    if len(tensors) > _TABLE_ROWS:
+        for facts in tensors:
+            say("  ".join(_cells(facts)))
+    elif tensors:
+        print_table(_table(tensors))
+
+
+def _compression(file: Holder) -> dict[str, Any] | None:
+    """How the file is compressed. How many frames were inflated tells about this listing only, so it is left out."""
+    if not isinstance(file, hw.File) or file.compression is None:
+        return None
+    facts = dataclasses.asdict(file.compression)
+    del facts["inflated"]
+    return facts
 
 
 def _snapshot_lines(facts: dict[str, Any]) -> list[str]:
     layers = [layer for layer in facts["layers"] if layer is not None]
     without = " and tensors of no layer" if None in facts["layers"] else ""
     lengths = facts["seq_lens"]
-    if lengths is None:
+    if facts["num_seqs"] is None:
+        words = "the tensors are not of one batch"
+    elif lengths is None:
         words = "lengths are not recorded (--seq-lens gives them)"
     else:
         shown = ", ".join(map(str, lengths[:_LENGTHS_SHOWN]))
         more = f" and {len(lengths) - _LENGTHS_SHOWN} more" if len(lengths) > _LENGTHS_SHOWN else ""
         words = f"lengths {shown}{more}" if lengths else "an empty batch"
-    size = f"{facts['num_seqs']} sequences, {facts['total_tokens']} tokens"
-    return [f"snapshot of {len(layers)} layers ({listed(layers)}){without}, {size}", words]
+    whose = f"{counted(len(layers), 'layer')} ({listed(layers)}){without}" if layers else "tensors of no layer"
+    if facts["num_seqs"] is None:
+        return [f"snapshot of {whose}", words]
+    size = f"{counted(facts['num_seqs'], 'sequence')}, {counted(facts['total_tokens'], 'token')}"
+    return [f"snapshot of {whose}, {size}", words]
 
 
 def _table(tensors: list[dict[str, Any]]) -> Table:
     table = Table()
-    table.add_column("name", overflow="fold")
-    for heading in ("type", "shape", "layout", "pages"):
+    table.add_column("name", overflow="fold", max_width=_NAME_WIDTH)
+    for heading in ("type", "shape", "layout", "pages x size"):
         table.add_column(heading, overflow="fold")
     table.add_column("bytes", justify="right", no_wrap=True)
     for facts in tensors:
-        kind = facts["dtype"] + (f", {facts['quantization']}" if "quantization" in facts else "")
-        shape = "x".join(map(str, facts["shape"])) or "scalar"
-        layout, pages = facts["layout"], ""
-        if "kv_role" in facts:
-            layer = "" if facts["layer_index"] is None else f" {facts['layer_index']}"
-            layout += f", {facts['kv_role']}{layer}"
-            pages = f"{facts['num_pages']} of {facts['page_size']}"
-        cells = (printable(facts["name"]), kind, shape, layout, pages, readable_size(facts["bytes"]))
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(cell) for cell in _cells(facts)))
     return table
+
+
+def _cells(facts: dict[str, Any]) -> list[str]:
+    """One tensor: name, type, shape, layout, pages, bytes."""
+    kind = facts["dtype"] + (f", {facts['quantization']}" if "quantization" in facts else "")
+    shape = "x".join(map(str, facts["shape"])) or "scalar"
+    layout, pages = facts["layout"], ""
+    if "kv_role" in facts:
+        layer = "" if facts["layer_index"] is None else f" {facts['layer_index']}"
+        layout += f", {facts['kv_role']}{layer}"
+        pages = f"{facts['num_pages']} x {facts['page_size']}"
+    return [printable(facts["name"]), kind, shape, layout, pages, readable_size(facts["bytes"])]
 
 
 def _metadata_words(value: Any) -> str:

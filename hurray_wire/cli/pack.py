@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,21 @@ import hurray_wire as hw
 
 from .. import adapters
 from ..adapters import LayerPools, Tables
+from ..store.compressed_sink import level_of
 from .choices import Ranges, chosen, key_values, listed, ranges
-from .console import CliError, note, print_json, progress_bar, readable_size, refuse_terminal, run, say
+from .console import (
+    CliError,
+    counted,
+    is_standard_output,
+    note,
+    print_json,
+    progress_bar,
+    readable_size,
+    refuse_terminal,
+    run,
+    say,
+    usage_error,
+)
 from .dump import Dump, open_dump
 from .formats import ELEMENT_TYPES
 from .naming import find_cache, find_tables, only_layers
@@ -29,6 +44,9 @@ __all__ = ["main"]
 NAME = "hurray-pack"
 
 _NAMES_SHOWN = 8
+_PIECE_BYTES = 1 << 20
+_DEFAULT_LEVEL = "default"
+_ALIGNMENTS = [str(1 << bits) for bits in range(12, 22)]
 
 _EPILOG = """\b
 Names of the arrays in the dump:
@@ -48,7 +66,21 @@ Exit code: 0 fine, 1 the data is bad, 2 usage.
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command with these arguments (default: those of the process); returns its exit code."""
-    return run(pack, NAME, argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    # click would take what follows a bare --zstd for its level
+    return run(pack, NAME, [f"--zstd={_DEFAULT_LEVEL}" if word == "--zstd" else word for word in arguments])
+
+
+def _level(context: click.Context, option: click.Parameter, value: str | None) -> bool | int | None:
+    """A level of compression as the library takes it."""
+    if value is None:
+        return None
+    try:
+        level = True if value == _DEFAULT_LEVEL else int(value)
+        level_of(level, planes=False)
+    except (ValueError, hw.IncompatibleError) as error:
+        raise click.BadParameter(str(error), context, option) from error
+    return level
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,7 +102,15 @@ def main(argv: list[str] | None = None) -> int:
 @click.option("--keep-pool", is_flag=True, help="Write the pools as they are, with pages and slots of nobody.")
 @click.option("--deduplicate", is_flag=True, help="Write pages that are equal in all layers once.")
 @click.option("--index-type", type=click.Choice(["auto", "uint32", "uint64"]), default="auto", show_default=True)
-@click.option("--alignment", type=int, default=4096, show_default=True, help="Of buffers in the file, in bytes.")
+@click.option("--zstd", callback=_level, metavar="[=LEVEL]", help="Compress; so does a name that ends in .zst.")
+@click.option("--planes", is_flag=True, help="Compress better, into what only hurray_wire reads.")
+@click.option(
+    "--alignment",
+    type=click.Choice(_ALIGNMENTS),
+    default="4096",
+    metavar="N",
+    help="Of buffers in the file, in bytes: a power of two, 4096..2097152.",
+)
 @click.option("--model-id", metavar="X", help="The model whose cache this is.")
 @click.option("--model-revision", metavar="Y", help="Its revision.")
 @click.option("--meta", multiple=True, callback=key_values, metavar="KEY=VALUE", help="More metadata; may be repeated.")
@@ -85,8 +125,14 @@ def pack(
     Only the pages of the sequences are written, and slots that hold no token become zeros.
     """
     refuse_terminal(output)
-    quiet = options["quiet"]
-    with _dump_file(dump) as path, open_dump(path) as arrays:
+    if options["zstd"] is None and output.endswith(".zst"):
+        options["zstd"] = True
+    if output == "-" and options["zstd"] is not None:
+        usage_error("a stream is not compressed; pipe it through zstd")
+    if options["planes"] and options["zstd"] is None:
+        usage_error("--planes is a way to compress: add --zstd")
+    quiet, apart = options["quiet"], is_standard_output(output)
+    with _dump_file(dump) as path, open_dump(path, said="standard input" if dump == "-" else dump) as arrays:
         pools, scales, used = _read_cache(arrays, layers, options)
         num_pages, page_size = pools[0].pools[next(iter(pools[0].pools))].shape[:2]
         given = find_tables(arrays)
@@ -101,7 +147,8 @@ def pack(
         _write(output, pools, tables, scales, meta, options)
         seconds = time.perf_counter() - started
     if not quiet:
-        _report(_summary(output, pools, tables, num_pages, seconds), output, as_json=options["as_json"])
+        summary = _summary(output, pools, tables, num_pages, seconds)
+        _report(summary, output, as_json=options["as_json"], apart=apart)
     return 0
 
 
@@ -126,7 +173,7 @@ def _read_cache(
 def _told_page_size(arrays: Dump) -> int | None:
     """The page size that the dump tells in its own metadata, to be checked like one that the user tells."""
     told = arrays.metadata.get("page_size", "")
-    return int(told) if told.isascii() and told.isdigit() and int(told) > 0 else None
+    return int(told) if re.fullmatch("[1-9][0-9]{0,9}", told) else None
 
 
 def _write(
@@ -156,7 +203,15 @@ def _write(
         hw.send_snapshot(sys.stdout.buffer, layers, **batch)
         return
     with progress_bar("packing") as progress:
-        hw.save_snapshot(output, layers, alignment=options["alignment"], progress=progress, **batch)
+        hw.save_snapshot(
+            output,
+            layers,
+            zstd=options["zstd"],
+            planes=options["planes"],
+            alignment=int(options["alignment"]),
+            progress=progress,
+            **batch,
+        )
 
 
 def _select(tables: Tables, seqs: list[int]) -> Tables:
@@ -184,8 +239,9 @@ def _summary(output: str, pools: list[LayerPools], tables: Tables, num_pages: in
     return summary
 
 
-def _report(summary: dict[str, Any], output: str, *, as_json: bool) -> None:
-    if output == "-":
+def _report(summary: dict[str, Any], output: str, *, as_json: bool, apart: bool) -> None:
+    """Say what was written; ``apart`` from standard output where that has the bytes themselves."""
+    if apart:
         note(NAME, json.dumps(summary) if as_json else _batch_words(summary))
         return
     if as_json:
@@ -203,22 +259,23 @@ def _report(summary: dict[str, Any], output: str, *, as_json: bool) -> None:
 
 def _batch_words(summary: dict[str, Any]) -> str:
     layers = [layer for layer in summary["layers"] if layer is not None]
-    words = f"{len(layers)} layers ({listed(layers)})" if layers else "a cache of no layer"
-    return f"{words}, {summary['sequences']} sequences, {summary['tokens']} tokens"
+    words = f"{counted(len(layers), 'layer')} ({listed(layers)})" if layers else "a cache of no layer"
+    return f"{words}, {counted(summary['sequences'], 'sequence')}, {counted(summary['tokens'], 'token')}"
 
 
 @contextmanager
 def _dump_file(dump: str) -> Iterator[str]:
-    """The path of the dump; standard input goes to a temporary file, since arrays are mapped and read in any order."""
-    if dump != "-":
+    """The path of the dump; what comes through a pipe goes to a temporary file, since arrays are read in any order."""
+    if dump != "-" and not Path(dump).is_fifo():
         yield dump
         return
-    with tempfile.NamedTemporaryFile(prefix="hurray-pack-") as file:
-        while piece := sys.stdin.buffer.read(1 << 20):
-            file.write(piece)
+    with ExitStack() as stack:
+        source = sys.stdin.buffer if dump == "-" else stack.enter_context(Path(dump).open("rb"))
+        file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="hurray-pack-"))
+        shutil.copyfileobj(source, file, _PIECE_BYTES)
         file.flush()
         if not file.tell():
-            raise CliError("standard input is empty")
+            raise CliError(f"{'standard input' if dump == '-' else dump} is empty")
         yield file.name
 
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,6 +19,7 @@ from .choices import ranges
 from .console import (
     UNEXPECTED,
     CliError,
+    counted,
     note,
     print_json,
     progress_bar,
@@ -34,20 +31,21 @@ from .console import (
 from .expect import expected_values, unmet
 from .export import Choice, dense_arrays, snapshot_arrays
 from .listing import as_json, listing, print_listing
+from .opening import about, named, opened
 
 __all__ = ["main"]
 
 NAME = "hurray-unpack"
 FORMS = ("pages", "ragged", "padded")
 
-_FILE_MAGIC = b"HRRYFILE"
-_ZSTD_MAGICS = (b"\x28\xb5\x2f\xfd", b"\x5e\x2a\x4d\x18")
 _BYTES_SHOWN = 16
 
 _EPILOG = """\b
 Arrays out (--as):
   pages    layers.N.key, layers.N.value [num_pages, page_size, num_heads, head_dim],
-           block_tables [num_seqs, max_blocks] padded with -1, seq_lens: what hurray-pack takes
+           block_tables [num_seqs, max_blocks] padded with -1, seq_lens: what hurray-pack
+           takes. The pools are those of the file; with --layout, --seqs or --dequantize
+           they are made anew and hold the pages of the sequences alone
   ragged   layers.N.key [sum of lengths, num_heads, head_dim], seq_lens
   padded   layers.N.key [num_seqs, longest, num_heads, head_dim], mask, seq_lens
 bfloat16 and float8 keep their names in .safetensors; elsewhere their bits are written as
@@ -104,7 +102,7 @@ def unpack(file: str | None, expect: tuple[str, ...], annotated: str | None, **o
             usage_error("--annotate reads standard input to its end; ask for the rest in another run")
         answers["annotate"] = _annotate(file, annotated or None, as_json_wanted=options["json_wanted"])
     if asked or annotated is None:
-        with _opened(file, lengths) as (snapshot, size):
+        with opened(file, lengths) as (snapshot, size):
             if not asked:
                 _list(file, snapshot, size, as_json_wanted=options["json_wanted"])
                 return 0
@@ -123,10 +121,10 @@ def _answers(
     if demands:
         faults = unmet(snapshot, demands)
         if faults:
-            raise CliError(f"{file}: {'; '.join(faults)}", UNEXPECTED)
+            raise CliError(f"{named(file)}: {'; '.join(faults)}", UNEXPECTED)
         answers["expect"] = dict(demands)
         if talk:
-            say(f"{file}: as expected")
+            say(f"{named(file)}: as expected")
     if options["verify"]:
         with progress_bar("verifying") as progress:
             report = snapshot.file.verify(progress=progress)
@@ -134,21 +132,21 @@ def _answers(
         if talk:
             checksums = f"{report.checksums} checksums" if report.checksums else "no checksums recorded"
             say(
-                f"{file}: whole ({report.tensors} tensors, {report.buffers} buffers, {checksums}, "
-                f"{readable_size(report.payload_bytes)})"
+                f"{named(file)}: whole ({counted(report.tensors, 'tensor')}, {counted(report.buffers, 'buffer')}, "
+                f"{checksums}, {readable_size(report.payload_bytes)})"
             )
     if options["other"] is not None:
-        with _opened(options["other"], None) as (other, _):
+        with opened(options["other"], None) as (other, _):
             difference = first_difference(snapshot, other)
         answers["diff"] = None if difference is None else as_json(dataclasses.asdict(difference))
         if talk:
             told = "the sequences hold the same" if difference is None else str(difference)
-            say(f"{file} and {options['other']}: {told}")
+            say(f"{named(file)} and {named(options['other'])}: {told}")
     if options["output"] is not None and not answers.get("diff"):
         answers["output"] = _write(file, snapshot, options)
         if talk:
             written = answers["output"]
-            say(f"{written['path']}: {len(written['arrays'])} arrays, {readable_size(written['bytes'])}")
+            say(f"{written['path']}: {counted(len(written['arrays']), 'array')}, {readable_size(written['bytes'])}")
     return answers
 
 
@@ -170,7 +168,7 @@ def _write(file: str, snapshot: hw.Snapshot, options: dict[str, Any]) -> dict[st
         if quantized and not dequantize:
             note(NAME, f"{quantized[0]} is quantized; the arrays hold its stored numbers without their scales")
     elif options["layers"] is not None or options["seqs"] is not None:
-        raise CliError(f"{file}: there is no block-paged tensor, so there are no layers or sequences to choose")
+        raise CliError(f"{named(file)}: there is no block-paged tensor, so there are no layers or sequences to choose")
     dense, left_out = dense_arrays(snapshot.file, skip, dequantize)
     arrays += dense
     if left_out:
@@ -186,16 +184,16 @@ def _write(file: str, snapshot: hw.Snapshot, options: dict[str, Any]) -> dict[st
 
 def _list(file: str, snapshot: hw.Snapshot, size: int | None, *, as_json_wanted: bool) -> None:
     if as_json_wanted:
-        print_json(listing(snapshot, file, size))
+        print_json(listing(snapshot, named(file), size))
     else:
-        print_listing(snapshot, file, size)
+        print_listing(snapshot, named(file), size)
 
 
 def _annotate(file: str, tensor: str | None, *, as_json_wanted: bool) -> list[dict[str, Any]]:
     """Print the rows, or gather them for JSON."""
     rows = annotate(sys.stdin.buffer.read() if file == "-" else file, tensor=tensor)
     gathered = []
-    with _about(file):
+    with about(file):
         for row in rows:
             if as_json_wanted:
                 data = None if row.data is None else row.data.hex()
@@ -211,8 +209,7 @@ def _row_words(row: Row) -> str:
         shown = f"({row.size} bytes)"
     else:
         shown = row.data[:_BYTES_SHOWN].hex(" ") + (" .." if row.size > _BYTES_SHOWN else "")
-    part = row.part.removeprefix("the ").removeprefix("a ")
-    name = f"{part}: {row.field}" if row.field else part
+    name = f"{row.part}: {row.field}" if row.field else row.part
     value = "" if row.value is None else repr(row.value) if isinstance(row.value, bytes | str) else str(row.value)
     return f"{row.offset:>10}  {shown:<{3 * _BYTES_SHOWN + 2}}  {name:<40}  {value} {row.words}".rstrip()
 
@@ -254,65 +251,6 @@ def _check_output(options: dict[str, Any]) -> None:
         usage_error(f"the output {output!r} is neither .npz nor .safetensors nor a folder, which ends in a slash")
     if options["layout"] and form not in (None, "pages"):
         usage_error(f"--layout is about pages, not --as {form}")
-
-
-@contextmanager
-def _opened(file: str, seq_lens: list[int] | None) -> Iterator[tuple[hw.Snapshot, int | None]]:
-    """The snapshot in a file or on a stream, and the size of the file; errors within name it."""
-    with ExitStack() as stack:
-        stack.enter_context(_about(file))
-        path = Path(file)
-        if file != "-" and path.is_file() and not _starts_as_stream(path):
-            snapshot = stack.enter_context(hw.open(file, permissive=True, seq_lens=seq_lens)).snapshot()
-            yield snapshot, path.stat().st_size
-            return
-        readable = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb", buffering=0))
-        yield _received(readable, seq_lens), None
-
-
-def _received(readable: Any, seq_lens: list[int] | None) -> hw.Snapshot:
-    """The snapshot that comes along: a stream, or the bytes of a whole file."""
-    head = b""
-    while len(head) < len(_FILE_MAGIC) and (piece := readable.read(len(_FILE_MAGIC) - len(head))):
-        head += piece
-    resumed = _Resumed(head, readable)
-    if head == _FILE_MAGIC or head.startswith(_ZSTD_MAGICS):
-        return hw.open(resumed.readall(), permissive=True, seq_lens=seq_lens).snapshot()
-    return hw.receive_snapshot(resumed, seq_lens=seq_lens)
-
-
-def _starts_as_stream(path: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(len(_FILE_MAGIC))
-    return head.startswith(_FILE_MAGIC[:4]) and head != _FILE_MAGIC
-
-
-class _Resumed(io.RawIOBase):
-    """A readable object whose first bytes were read already."""
-
-    def __init__(self, head: bytes, rest: Any) -> None:
-        self._head = head
-        self._rest = rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        if not self._head:
-            count: int = self._rest.readinto(target)
-            return count
-        count = min(len(target), len(self._head))
-        target[:count], self._head = self._head[:count], self._head[count:]
-        return count
-
-
-@contextmanager
-def _about(file: str) -> Iterator[None]:
-    """Errors of the library say which file they are about."""
-    try:
-        yield
-    except hw.HurrayError as error:
-        raise CliError(f"{'standard input' if file == '-' else file}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -1,0 +1,188 @@
+"""What a command leaves behind: the whole new file or the whole old one, whatever happens to it on the way."""
+
+import os
+import signal
+import stat
+import subprocess
+
+import numpy as np
+import pytest
+from cli_cases import (
+    cache,
+    finished,
+    one_error,
+    pack,
+    packed,
+    process,
+    unpack,
+    write_npz,
+    write_safetensors,
+)
+
+import hurray_wire as hw
+
+OLD = b"what was there before"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a dump and an old file; whatever else is in it after the test was left behind."""
+    write_safetensors(tmp_path / "dump", cache())
+    (tmp_path / "out").write_bytes(OLD)
+    return tmp_path
+
+
+def left(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_dump_itself_may_be_replaced(folder):
+    assert pack(folder / "dump", "-o", folder / "out", "--quiet") == 0
+    assert pack(folder / "dump", "-o", folder / "dump", "--quiet") == 0
+    assert (folder / "dump").read_bytes() == (folder / "out").read_bytes()
+    assert left(folder) == ["dump", "out"]
+
+
+def test_the_file_that_is_unpacked_may_be_replaced(folder):
+    path = folder / "both.npz"
+    assert pack(folder / "dump", "-o", path) == 0
+    assert unpack(path, "-o", path) == 0
+    assert pack(path, "-o", folder / "again") == 0
+    assert unpack(folder / "again", "--verify") == 0
+    assert left(folder) == ["again", "both.npz", "dump", "out"]
+
+
+def test_a_symbolic_link_is_followed_and_kept(folder):
+    (folder / "link").symlink_to("out")
+    assert pack(folder / "dump", "-o", folder / "link") == 0
+    assert (folder / "link").is_symlink()
+    assert hw.load_snapshot(folder / "out").layers == (0, 1, 2)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_new_files_have_the_mode_of_the_umask(mask, mode, folder):
+    before = os.umask(mask)
+    try:
+        assert pack(folder / "dump", "-o", folder / "new.hrry") == 0
+        for target in ("a.npz", "a.safetensors", "arrays/"):
+            assert unpack(folder / "new.hrry", "-o", f"{folder}/{target}") == 0
+    finally:
+        os.umask(before)
+    for target in ("new.hrry", "a.npz", "a.safetensors", "arrays/seq_lens.npy"):
+        assert stat.S_IMODE((folder / target).stat().st_mode) == mode, target
+    assert stat.S_IMODE((folder / "arrays").stat().st_mode) == 0o777 & ~mask
+
+
+def test_bad_data_leaves_the_old_file(folder, capsys):
+    arrays = cache()
+    arrays["block_tables"][0, 0] = 99
+    write_safetensors(folder / "dump", arrays)
+    assert pack(folder / "dump", "-o", folder / "out") == 1
+    assert "names page 99" in one_error(capsys, "hurray-pack")
+    assert (folder / "out").read_bytes() == OLD
+    assert left(folder) == ["dump", "out"]
+
+
+@pytest.mark.parametrize("target", ["out.npz", "out.safetensors", "out/"])
+def test_a_fault_while_arrays_are_written_leaves_no_output(target, folder, capsys):
+    path = packed(folder, "--zstd")
+    data = bytearray(path.read_bytes())
+    with hw.open(path) as file:
+        frames = file.compression.frames
+    assert frames > 20
+    data[len(data) // 2] ^= 0xFF  # some frame in the middle of the file, hence of some array
+    path.write_bytes(data)
+    (folder / "out").unlink()
+    assert unpack(path, "-o", f"{folder}/{target}") == 1
+    assert one_error(capsys, "hurray-unpack").startswith(f"{path}: ")
+    assert left(folder) == ["cache.hrry", "dump", "source.safetensors"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_killed_pack_leaves_the_old_file_and_nothing_else(number, folder):
+    # a dump on a pipe that never ends: the command is at work for certain when the signal comes
+    with process(
+        "pack",
+        "-",
+        "-o",
+        folder / "out",
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"TMPDIR": str(folder)},
+    ) as running:
+        running.stdin.write(b"x" * (1 << 22))  # more than a pipe holds: returns when the command reads
+        running.stdin.flush()
+        running.send_signal(number)
+        code = running.wait(timeout=60)
+        err = running.stderr.read()
+        running.stdin.close()
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    assert err == b""
+    assert (folder / "out").read_bytes() == OLD
+    others = [name for name in left(folder) if name not in ("dump", "out")]
+    assert others == [] or (number == signal.SIGKILL and all(name.startswith("hurray-pack-") for name in others))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_pack_that_is_killed_while_it_writes_leaves_nothing(number, folder):
+    """The output is on a file system where writing is slow: a pipe that nobody empties."""
+    os.mkfifo(folder / "pipe")
+    big = {**cache(()), "block_tables": np.arange(600, dtype=np.int32).reshape(2, 300)}
+    big["seq_lens"] = np.array([1200, 1200], np.int32)
+    big |= {f"layers.0.{role}": np.zeros((600, 4, 8, 16), np.float16) for role in ("key", "value")}
+    source = write_npz(folder / "big.npz", big)
+    running = process("pack", source, "-o", folder / "pipe", stderr=subprocess.PIPE)
+    with (folder / "pipe").open("rb") as pipe:
+        assert pipe.read(8) == b"HRRYFILE"
+        running.send_signal(number)
+        assert running.wait(timeout=60) == (-number if number == signal.SIGKILL else 128 + number)
+        assert running.stderr.read() == b""
+        running.stderr.close()
+    assert stat.S_ISFIFO((folder / "pipe").stat().st_mode)
+    assert left(folder) == ["big.npz", "dump", "out", "pipe"]
+
+
+def test_a_pipe_is_written_to_and_kept(folder):
+    os.mkfifo(folder / "pipe")
+    running = process("pack", folder / "dump", "-o", folder / "pipe", "--quiet")
+    assert unpack(folder / "pipe", "--diff", packed(folder)) == 0
+    assert running.wait(timeout=60) == 0
+    assert stat.S_ISFIFO((folder / "pipe").stat().st_mode)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+def test_a_full_device_is_one_line(folder, capsys):
+    assert pack(folder / "dump", "-o", "/dev/full") == 1
+    assert "No space left on device" in one_error(capsys, "hurray-pack")
+    assert os.path.exists("/dev/full")  # noqa: PTH110
+
+
+def test_a_folder_that_is_not_empty_is_refused(folder, capsys):
+    path = packed(folder)
+    (folder / "arrays").mkdir()
+    assert unpack(path, "-o", folder / "arrays") == 0
+    before = sorted((folder / "arrays").iterdir())
+    capsys.readouterr()
+    assert unpack(path, "-o", folder / "arrays", "--as", "ragged") == 1
+    assert "the folder is not empty" in one_error(capsys, "hurray-unpack")
+    assert sorted((folder / "arrays").iterdir()) == before
+
+
+@pytest.mark.parametrize("options", [[], ["--zstd=3", "--planes"]])
+def test_bytes_do_not_depend_on_the_process(options, folder):
+    """Sets and dictionaries iterate in other orders under another hash seed."""
+    assert pack(folder / "dump", "-o", folder / "here", "--quiet", *options) == 0
+    environment = {"PYTHONHASHSEED": "4242"}
+    code, _, err = finished("pack", folder / "dump", "-o", folder / "there", "--quiet", *options, env=environment)
+    assert (code, err) == (0, b"")
+    assert (folder / "here").read_bytes() == (folder / "there").read_bytes()
+
+
+def test_arrays_do_not_depend_on_the_process(folder):
+    path = packed(folder)
+    for kind in ("npz", "safetensors"):
+        assert unpack(path, "-o", folder / f"here.{kind}") == 0
+        code, _, err = finished("unpack", path, "-o", folder / f"there.{kind}", env={"PYTHONHASHSEED": "4242"})
+        assert (code, err) == (0, b"")
+        assert (folder / f"here.{kind}").read_bytes() == (folder / f"there.{kind}").read_bytes()
