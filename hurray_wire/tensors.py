@@ -1,8 +1,8 @@
 """A tensor: a descriptor and its buffers, which become arrays here (spec/descriptor.md, spec/block-paged.md).
 
 ``Tensor`` is any tensor, ``PagedTensor`` one of the block-paged layout. Both are lazy: a buffer is fetched when it is
-asked for, and only then. What a buffer costs is for its holder to say: bytes in memory and mapped files lend theirs,
-other sources copy. Reading files is left to ``store/``, what the bytes mean to ``arrays/`` and ``gather.py``.
+asked for (``buffers.py``), and only then. Reading files is left to ``store/``, what the bytes mean to ``arrays/`` and
+``gather.py``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from .arrays.dequantize import dequantize_dense, dequantize_paged, parameters, s
 from .arrays.sparse import Sparse, read_sparse
 from .buffers import Buffers, Bytes, MemoryBuffers, check_sizes
 from .errors import BufferSizeError, IncompatibleError, InvalidDescriptorError, UnsupportedError
-from .gather import Gathered, gather_padded, gather_ragged
-from .gather import _choose as choose
+from .gather import Gathered, choose, gather_padded, gather_ragged
 from .limits import Limits
 from .model.block_paged import BlockPagedLayout, check_index_buffers, check_seq_lens, known_seq_lens
 from .model.descriptor import TensorDescriptor
@@ -156,7 +155,7 @@ class PagedTensor(Tensor):
         if pages.size == 0:
             pages = pages.astype(np.int64)
         if pages.ndim != 1 or pages.dtype.kind not in "iu":
-            raise IncompatibleError(
+            raise BufferSizeError(
                 f"page ids are a vector of integers, not {list(pages.shape)} {pages.dtype}",
                 rule="gather.array",
                 found=str(pages.dtype),

@@ -24,7 +24,7 @@ from .memory import allocate, check_addressable, check_limit
 from .packing import memory_dtype, pack, unpack
 from .places import blocks, place_terms, take_packed, take_whole
 
-__all__ = ["from_array", "to_array"]
+__all__ = ["checked_values", "from_array", "to_array"]
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -46,9 +46,9 @@ def to_array(descriptor: TensorDescriptor, data: Bytes, *, limits: Limits | None
     layout = descriptor.layout
     if not element_type.is_packed and isinstance(layout, RowMajorLayout | ColMajorLayout | StridedLayout):
         return _view(descriptor, data)
-    count = descriptor.element_count
-    check_limit(count * dtype.itemsize, limits, f"shape {list(shape)} of {element_type.name}")
     if isinstance(layout, RowMajorLayout | ColMajorLayout):
+        count = descriptor.element_count
+        check_limit(count, limits, f"shape {list(shape)} of {element_type.name}, unpacked,")
         run = unpack(data[descriptor.byte_offset :], element_type, count)
         return run.reshape(shape, order="C" if isinstance(layout, RowMajorLayout) else "F")
     values = allocate(shape, dtype, limits)
@@ -75,7 +75,7 @@ def from_array(array: NDArray[Any], descriptor: TensorDescriptor, *, limits: Lim
     shape, element_type, layout = descriptor.shape, descriptor.element_type, descriptor.layout
     _check_dense(descriptor)
     dtype = memory_dtype(element_type)
-    values = _checked_values(array, shape, dtype)
+    values = checked_values(array, shape, dtype)
     size, start = descriptor.buffers[0].byte_size, descriptor.byte_offset
     packed = element_type.is_packed
     if isinstance(layout, RowMajorLayout) and not packed and start == 0 and size == values.nbytes:
@@ -96,6 +96,23 @@ def from_array(array: NDArray[Any], descriptor: TensorDescriptor, *, limits: Lim
         items = data[first : first + (size - first) // dtype.itemsize * dtype.itemsize].view(_bits(dtype))
         _scatter(descriptor, values.view(_bits(dtype)), items, start // dtype.itemsize)
     return data
+
+
+def checked_values(array: NDArray[Any], shape: Shape, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The array in little-endian order. Raises BufferSizeError unless it has just this shape and type."""
+    values = np.asarray(array)
+    if values.shape != shape:
+        raise BufferSizeError(
+            f"the array has shape {list(values.shape)}, not {list(shape)}",
+            rule="array.shape",
+            declared=shape,
+            found=values.shape,
+        )
+    if values.dtype.newbyteorder("<") != dtype:
+        raise BufferSizeError(
+            f"the array is of {values.dtype}, not {dtype}", rule="array.dtype", declared=dtype, found=values.dtype
+        )
+    return values.astype(dtype, copy=False)
 
 
 def _view(descriptor: TensorDescriptor, data: Bytes) -> NDArray[Any]:
@@ -189,22 +206,6 @@ def _span(descriptor: TensorDescriptor) -> tuple[int, int]:
 def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """A type of the same size without byte order or meaning, so that copies copy bits."""
     return np.dtype(f"u{dtype.itemsize}" if dtype.itemsize in (1, 2, 4, 8) else f"V{dtype.itemsize}")
-
-
-def _checked_values(array: NDArray[Any], shape: Shape, dtype: np.dtype[Any]) -> NDArray[Any]:
-    values = np.asarray(array)
-    if values.shape != shape:
-        raise BufferSizeError(
-            f"the array has shape {list(values.shape)}, not {list(shape)}",
-            rule="array.shape",
-            declared=shape,
-            found=values.shape,
-        )
-    if values.dtype.newbyteorder("<") != dtype:
-        raise BufferSizeError(
-            f"the array is of {values.dtype}, not {dtype}", rule="array.dtype", declared=dtype, found=values.dtype
-        )
-    return values.astype(dtype, copy=False)
 
 
 def _check_dense(descriptor: TensorDescriptor) -> None:

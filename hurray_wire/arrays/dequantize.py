@@ -10,6 +10,7 @@ same pages, and passes them along. Everything works in place on the result, with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -23,7 +24,7 @@ from ..model.block_paged import BlockPagedLayout
 from ..model.descriptor import TensorDescriptor
 from ..model.element_types import ElementType, buffer_bytes
 from ..model.quantization import Mxfp, Nf4, PerBlockAffine, PerChannelAffine, PerTensorAffine
-from ..model.shape import Shape, is_empty
+from ..model.shape import is_empty
 from ..parallel import run
 from .memory import allocate
 
@@ -123,21 +124,25 @@ def dequantize_dense(
         _affine(stored, out, scales.reshape(edge), None if zero_points is None else zero_points.reshape(edge))
         return out
     assert isinstance(quantization, PerBlockAffine | Nf4 | Mxfp)
-    axis, size = quantization.axis, quantization.block_size
-    reals = _by_block(_real_scales(scales), stored.shape, axis, size)
-    zeros = None if zero_points is None else _by_block(zero_points, stored.shape, axis, size)
     if not isinstance(quantization, PerBlockAffine):
         _look_up(stored, out, NF4_LEVELS if isinstance(quantization, Nf4) else _byte_values(descriptor.element_type))
-    for begin, end, width in _runs_of_blocks(stored.shape[axis], size):
-        values = _blocked(out, axis, begin, end, width)
+    axis, size = quantization.axis, quantization.block_size
+    dim = stored.shape[axis]
+    # three dimensions tell all there is to blocks, whatever the rank: those before the axis, it, and those behind it
+    flat = math.prod(stored.shape[:axis]), dim, math.prod(stored.shape[axis + 1 :])
+    codes, values = np.ascontiguousarray(stored).reshape(flat), out.reshape(flat)
+    reals = _by_block(_real_scales(scales), flat)
+    zeros = None if zero_points is None else _by_block(zero_points, flat)
+    for begin, end, width in _runs_of_blocks(dim, size):
+        whole = flat[0], (end - begin) // width, width, flat[2]
         block = slice(begin // size, -(-end // size))
-        factors = np.expand_dims(_along(reals, axis, block), axis + 1)
+        target, factors = values[:, begin:end].reshape(whole), reals[:, block, np.newaxis]
         if isinstance(quantization, PerBlockAffine):
-            offsets = None if zeros is None else np.expand_dims(_along(zeros, axis, block), axis + 1)
-            _affine(_blocked(stored, axis, begin, end, width), values, factors, offsets)
+            offsets = None if zeros is None else zeros[:, block, np.newaxis]
+            _affine(codes[:, begin:end].reshape(whole), target, factors, offsets)
         else:
             with np.errstate(all="ignore"):
-                np.multiply(values, factors, out=values)
+                np.multiply(target, factors, out=target)
     return out
 
 
@@ -274,11 +279,9 @@ def _check_e8m0(scales: NDArray[np.uint8]) -> None:
         )
 
 
-def _by_block(parameters: NDArray[Any], shape: Shape, axis: int, size: int) -> NDArray[Any]:
-    """Parameters as an array of ``shape`` with blocks in place of elements along ``axis``. In the buffer those of one
-    line along ``axis`` are neighbours, wherever that axis stands."""
-    lines = (*shape[:axis], *shape[axis + 1 :], -(-shape[axis] // size))
-    return np.moveaxis(parameters.reshape(lines), -1, axis)
+def _by_block(parameters: NDArray[Any], flat: tuple[int, int, int]) -> NDArray[Any]:
+    """Parameters with blocks in place of elements: in the buffer those of one line along the axis are neighbours."""
+    return parameters.reshape(flat[0], flat[2], -1).transpose(0, 2, 1)
 
 
 def _runs_of_blocks(dim: int, size: int) -> Iterator[tuple[int, int, int]]:
@@ -288,17 +291,6 @@ def _runs_of_blocks(dim: int, size: int) -> Iterator[tuple[int, int, int]]:
         yield 0, whole, size
     if whole < dim:
         yield whole, dim, dim - whole
-
-
-def _along(array: NDArray[Any], axis: int, part: slice) -> NDArray[Any]:
-    return array[(slice(None),) * axis + (part,)]
-
-
-def _blocked(array: NDArray[Any], axis: int, begin: int, end: int, width: int) -> NDArray[Any]:
-    """A view of this part of an axis as two axes, blocks and elements within a block."""
-    shape = (*array.shape[:axis], (end - begin) // width, width, *array.shape[axis + 1 :])
-    # dividing one axis in two needs no copy, whatever its stride
-    return _along(array, axis, slice(begin, end)).reshape(shape)
 
 
 def _real_array(element_type: ElementType, stored: NDArray[Any], limits: Limits | None) -> Floats:

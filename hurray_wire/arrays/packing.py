@@ -52,7 +52,7 @@ def unpack(raw: Bytes, element_type: ElementType, count: int, *, start: int = 0)
     spread = _SPREAD[element_type.bits]
 
     def work(group: int) -> None:
-        end = min(group + _PORTION_GROUPS, groups)
+        end = group + _PORTION_GROUPS
         spread(packed[group * group_bytes : end * group_bytes], out[group * per_group : end * per_group])
 
     _in_portions(work, groups)

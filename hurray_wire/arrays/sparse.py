@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedError
 from ..limits import Limits
+from ..model import element_types as et
 from ..model.descriptor import TensorDescriptor
 from ..model.element_types import ElementType
 from ..model.layouts import CooLayout, CscLayout, CsfLayout, CsrLayout
@@ -44,6 +45,8 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[np.uint64]
 
 _POINTER_BYTES = 8
+_SCIPY_DTYPES = tuple(t.dtype for t in et.ALL if t.name.startswith(("uint", "int", "complex")) and not t.is_packed)
+_SCIPY_DTYPES += (et.bool_.dtype, et.float32.dtype, et.float64.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +84,7 @@ class Sparse(ABC):
 
     def _scipy_values(self) -> NDArray[Any]:
         dtype = self.values.dtype
-        if dtype.kind not in "biufc" or dtype == np.float16 or max(self.shape) >= 1 << 63:
+        if dtype not in _SCIPY_DTYPES or max(self.shape) >= 1 << 63:
             raise UnsupportedError(
                 f"scipy.sparse has no arrays of shape {list(self.shape)} and {dtype}", rule="sparse.scipy", found=dtype
             )

@@ -94,12 +94,20 @@ def check_coordinates(indices: Words, shape: Shape, *, is_sorted: bool) -> None:
             declared=indices[row].tolist(),
             found=indices[row + 1].tolist(),
         )
-    order = _sorted_order(indices, shape)
+    if element_count(shape) <= 1 << 63:  # then a row is one number, which sorts in a fraction of the time
+        keys = _row_major(indices, shape)
+        ranked = np.sort(keys)
+        equal = ranked[1:] == ranked[:-1]
+        if equal.any():
+            first, second = np.flatnonzero(keys == ranked[int(np.argmax(equal))])[:2]
+            _refuse_twice(indices[first], int(first), int(second))
+        return
+    order = np.lexsort(indices.T[::-1])
     _, equal = _compare_neighbours(indices[order])
     if equal.any():
         at = int(np.argmax(equal))
-        first, second = sorted((int(order[at]), int(order[at + 1])))
-        _refuse_twice(indices[first], first, second)
+        early, late = sorted((int(order[at]), int(order[at + 1])))
+        _refuse_twice(indices[early], early, late)
 
 
 def check_distinct(minor: Words, pointers: Words, name: str) -> None:
@@ -161,15 +169,13 @@ def _compare_neighbours(rows: Words) -> tuple[NDArray[np.bool_], NDArray[np.bool
     return ascends, equal
 
 
-def _sorted_order(indices: Words, shape: Shape) -> NDArray[np.intp]:
-    """An order in which equal rows are neighbours."""
-    if element_count(shape) <= 1 << 63:  # then a row is one number, which sorts in a fraction of the time
-        keys = np.zeros(len(indices), np.uint64)
-        for k, dim in enumerate(shape):
-            keys *= np.uint64(dim)
-            keys += indices[:, k]
-        return np.argsort(keys, kind="stable")
-    return np.lexsort(indices.T[::-1])
+def _row_major(indices: Words, shape: Shape) -> Words:
+    """The place of each row in the row-major array of ``shape``."""
+    places = np.zeros(len(indices), np.uint64)
+    for k, dim in enumerate(shape):
+        places *= np.uint64(dim)
+        places += indices[:, k]
+    return places
 
 
 def _refuse_twice(coordinate: Any, first: int, second: int, name: str = "indices") -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from hurray_wire.model import element_types as et
-from hurray_wire.model.descriptor import ExtensionType, TensorDescriptor
+from hurray_wire.model.descriptor import TensorDescriptor
 from hurray_wire.model.element_types import ElementType
 from hurray_wire.model.layouts import Layout
+from hurray_wire.model.sections import ExtensionType
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from arrays_slow import WHOLE, bits_of, buffer, dense, plain_bits, private
+from arrays_slow import PACKED, WHOLE, bits_of, buffer, dense, plain_bits, private
 from dense_cases import dense_layouts, every_position, lowest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ from hurray_wire.limits import Limits
 from hurray_wire.model import element_types as et
 from hurray_wire.model.block_paged import BlockPagedLayout
 from hurray_wire.model.descriptor import TensorDescriptor
-from hurray_wire.model.element_types import ElementType
+from hurray_wire.model.element_types import ElementType, buffer_bytes
 from hurray_wire.model.layouts import (
     ColMajorLayout,
     CooLayout,
@@ -249,6 +249,29 @@ def test_another_shape_or_type_is_refused_even_of_the_same_size(array: np.ndarra
     with pytest.raises(BufferSizeError) as caught:
         from_array(array, dense(et.int8, (2, 3), RowMajorLayout()))
     assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("element_type", [*PACKED, et.int16, et.float128], ids=lambda t: t.name)
+@pytest.mark.parametrize("byte_offset", [0, 1])
+@pytest.mark.parametrize(("count", "stride"), [(5, -1), (5, -3), (2, -1), (3, -1), (3, -5), (4, -1)])
+def test_elements_before_the_first_are_written_where_they_are_read(
+    element_type: ElementType, count: int, stride: int, byte_offset: int
+) -> None:
+    low = (count - 1) * stride
+    byte_offset -= low * element_type.bits // 8
+    descriptor = dense(element_type, (count,), StridedLayout((stride,)), byte_offset=byte_offset)
+    size = buffer_bytes(element_type, count)
+    array = to_array(dense(element_type, (count,), RowMajorLayout()), buffer(bytes(range(0x9B, 0x9B + size))))
+    written = from_array(array, descriptor)
+    assert plain_bits(descriptor, written) == bits_of(array, element_type.bits)
+    assert bits_of(to_array(descriptor, written), element_type.bits) == bits_of(array, element_type.bits)
+
+
+def test_sizes_that_no_index_reaches_may_be_beyond_an_int64() -> None:
+    far = TiledLayout((4,), "strided", "row_major", ((1 << 63) - 1,))
+    assert to_array(dense(et.int8, (3,), far), buffer(b"\x05\x06\x07\x08")).tolist() == [5, 6, 7]
+    wide = TiledLayout((1 << 63,), "row_major", "strided", None, (0,))
+    assert to_array(dense(et.int8, (3,), wide), buffer(b"\x05")).tolist() == [5, 5, 5]
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------

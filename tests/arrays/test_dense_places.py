@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays_slow import ROOT, bits_of, buffer, dense, plain_bits, private
+from arrays_slow import bits_of, buffer, dense, plain_bits, private
 from dense_cases import dense_layouts, every_position, lowest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from requirements import reference
 
 from hurray_wire.arrays import hilbert, places
 from hurray_wire.arrays.dense import from_array, to_array
@@ -25,8 +26,6 @@ from hurray_wire.model.layouts import (
     StridedLayout,
     TiledLayout,
 )
-
-REFERENCE = ROOT.parent / "shared" / "reference" / "conformance"
 
 # Each grid says which element of the buffer stands at each coordinate.
 BY_HAND: list[Any] = [
@@ -166,9 +165,9 @@ def test_the_plain_decoder_agrees_where_tiles_divide_tiles(case: tuple[tuple[int
     assert bits_of(to_array(descriptor, buffer(raw)), 16) == plain_bits(descriptor, raw)
 
 
-@pytest.mark.skipif(not REFERENCE.is_dir(), reason="the files of the Rust implementation are not beside this project")
 def test_the_morton_descriptor_of_the_rust_implementation() -> None:
-    descriptor = TensorDescriptor.decode((REFERENCE / "descriptors" / "morton_f32_4x4.bin").read_bytes())
+    path = reference() / "conformance" / "descriptors" / "morton_f32_4x4.bin"
+    descriptor = TensorDescriptor.decode(path.read_bytes())
     data = np.arange(16, dtype="<f4").view(np.uint8)
     expected = [[0, 2, 8, 10], [1, 3, 9, 11], [4, 6, 12, 14], [5, 7, 13, 15]]
     assert to_array(descriptor, data).tolist() == expected

@@ -104,6 +104,19 @@ def test_nf4_scales_every_block_and_the_part_of_one() -> None:
     assert dequantize_dense(descriptor, stored, buffers).tolist() == [2.0] * 8 + [3.0] * 8 + [5.0] * 3
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_levels_belong_to_elements_and_not_to_places(axis: int) -> None:
+    codes = np.random.default_rng(9).integers(0, 16, (8, 9), np.uint8)
+    scales = np.arange(1, (9, 16)[axis] + 1, dtype="<f4")
+    descriptor, stored, buffers = tensor(
+        et.uint4, codes.view(ml_dtypes.uint4), Nf4(axis, 8, 1), scales.tobytes(), layout=ColMajorLayout()
+    )
+    found = dequantize_dense(descriptor, stored, buffers)
+    for i, j in np.ndindex(8, 9):
+        scale = scales[j] if axis == 0 else scales[2 * i + j // 8]
+        assert found[i, j] == np.float32(QLORA_LEVELS[codes[i, j]]) * scale
+
+
 def test_mxfp_scales_are_powers_of_two() -> None:
     values = np.array([0.5, -6] * 16, ml_dtypes.float4_e2m1fn)
     # 2**(130 - 127) and 2**(1 - 127)
@@ -170,7 +183,7 @@ def test_the_difference_is_exact_before_it_is_rounded(
 
 @st.composite
 def affine_cases(draw: st.DrawFn) -> Any:
-    shape = tuple(draw(st.lists(st.integers(0, 6), min_size=1, max_size=3)))
+    shape = tuple(draw(st.lists(st.sampled_from([2, 3, 4, 5, 7, 1, 0]), min_size=1, max_size=3)))
     axis = draw(st.integers(0, len(shape) - 1))
     per_block = draw(st.booleans())
     element_type = draw(st.sampled_from(NARROW if per_block else INTEGERS))
@@ -198,7 +211,7 @@ def parameter_number(at: Sequence[int], shape: Sequence[int], axis: int, block: 
 
 
 @given(affine_cases())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=300)
 def test_affine_values_are_those_of_the_formula_one_by_one(case: Any) -> None:
     shape, axis, element_type, scale_type, block, zeros, layout, seed = case
     random = np.random.default_rng(seed)
@@ -229,6 +242,38 @@ def test_affine_values_are_those_of_the_formula_one_by_one(case: Any) -> None:
         number = parameter_number(at, shape, axis, None if block == 1 else block)
         point = 0 if zeros == "none" else int(points[number])
         assert found[at] == real(scales[number], int(values[at]), point)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize(
+    "layout", [RowMajorLayout(), ColMajorLayout(), StridedLayout((1, 40, 7)), MortonLayout((2, 2, 3))]
+)
+def test_blocks_belong_to_elements_and_not_to_places(axis: int, layout: Layout) -> None:
+    shape = 3, 4, 5
+    values = np.arange(60, dtype=np.int8).reshape(shape)
+    quantization = PerBlockAffine.symmetric(axis, 2, 1, et.float32)
+    scales = np.arange(1, quantization.parameter_count(shape, None) + 1, dtype="<f4")
+    descriptor, stored, buffers = tensor(et.int8, values, quantization, scales.tobytes(), layout=layout)
+    found = dequantize_dense(descriptor, stored, buffers)
+    for at in np.ndindex(shape):
+        assert found[at] == int(values[at]) * (parameter_number(at, shape, axis, 2) + 1)
+
+
+@pytest.mark.parametrize("axis", [0, 30, 63])
+def test_blocks_in_64_dimensions(axis: int) -> None:
+    shape = tuple(3 if k == axis else 1 for k in range(64))
+    values = np.array([5, 6, 7], np.int8).reshape(shape)
+    for layout in (RowMajorLayout(), ColMajorLayout()):
+        descriptor, stored, buffers = tensor(
+            et.int8,
+            values,
+            PerBlockAffine.symmetric(axis, 2, 1, et.float32),
+            np.array([1, 10], "<f4").tobytes(),
+            layout=layout,
+        )
+        found = dequantize_dense(descriptor, stored, buffers)
+        assert found.shape == shape
+        assert found.reshape(-1).tolist() == [5, 6, 70]
 
 
 def test_the_result_is_new_and_bounded() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 from hurray_wire.arrays import quantize
-from hurray_wire.arrays.quantize import quantize_int8_per_slot
+from hurray_wire.arrays.quantize import int8_slot_scales, quantize_int8_per_slot
 from hurray_wire.errors import IncompatibleError
 
 
@@ -84,3 +86,25 @@ def test_an_empty_pool_has_scales_all_the_same(shape: tuple[int, ...]) -> None:
     codes, scales = quantize_int8_per_slot(np.zeros(shape, np.float16))
     assert codes.shape == shape
     assert scales.tolist() == [1.0] * (shape[0] * shape[1])
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<f2", ml_dtypes.bfloat16, ">f8"])
+def test_scales_are_found_without_the_codes_in_any_strides_and_byte_order(dtype: Any) -> None:
+    pool = np.random.default_rng(3).standard_normal((5, 3, 2, 4)).astype(dtype)
+    greatest = np.abs(pool.astype(np.float64)).reshape(15, -1).max(axis=1)
+    for turned in (pool, np.asfortranarray(pool), np.repeat(pool, 2, axis=3)[..., ::2]):
+        assert int8_slot_scales(turned) == pytest.approx(greatest / 127, rel=2.0**-23)
+
+
+def test_known_scales_are_used_as_they_are() -> None:
+    pool = np.full((1, 2, 1, 2), 64, np.float32)
+    codes, scales = quantize_int8_per_slot(pool, np.array([1, 2], np.float32))
+    assert codes.reshape(-1).tolist() == [64, 64, 32, 32]
+    assert scales.tolist() == [1, 2]
+
+
+def test_an_error_names_the_pool_and_the_page_as_the_caller_does() -> None:
+    pool = np.zeros((2, 2, 1, 1), np.float16)
+    pool[1, 0] = np.nan
+    with pytest.raises(IncompatibleError, match="slot 0 of page 70 of the keys holds a value of magnitude nan"):
+        int8_slot_scales(pool, what="the keys", pages=[40, 70])
