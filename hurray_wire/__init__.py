@@ -12,6 +12,8 @@ Everything public is importable from here; ``hurray_wire.jax`` and ``hurray_wire
 """
 
 from ._version import __version__
+from .addressing import element_offset
+from .composites import CompositeTensor
 from .errors import (
     BufferSizeError,
     ChecksumError,
@@ -24,17 +26,11 @@ from .errors import (
     TruncatedError,
     UnsupportedError,
 )
-from .gather import Gathered, element_offset, gather_kv
+from .export import Exported, export_merged
+from .gather import Gathered, gather_kv
 from .limits import Limits
 from .model.block_paged import BlockPagedLayout
-from .model.descriptor import (
-    BufferHandle,
-    CompositeMember,
-    ExtensionType,
-    Shard,
-    Statistics,
-    TensorDescriptor,
-)
+from .model.descriptor import TensorDescriptor
 from .model.element_types import (
     ElementType,
     bfloat16,
@@ -81,6 +77,7 @@ from .model.layouts import (
     UnknownLayout,
 )
 from .model.quantization import Mxfp, Nf4, PerBlockAffine, PerChannelAffine, PerTensorAffine, Quantization
+from .model.sections import BufferHandle, CompositeMember, ExtensionType, Shard, Statistics
 from .snapshot import Layer, Snapshot, load_snapshot, save_snapshot
 from .snapshot import SnapshotFile as File
 from .snapshot import open_file as open
@@ -102,11 +99,13 @@ __all__ = [
     "ColMajorLayout",
     "CompositeLayout",
     "CompositeMember",
+    "CompositeTensor",
     "CooLayout",
     "CscLayout",
     "CsfLayout",
     "CsrLayout",
     "ElementType",
+    "Exported",
     "ExtensionType",
     "File",
     "Gathered",
@@ -153,6 +152,7 @@ __all__ = [
     "complex64",
     "create",
     "element_offset",
+    "export_merged",
     "float128",
     "float16",
     "float32",

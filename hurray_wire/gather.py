@@ -3,21 +3,21 @@
 A pool holds pages of ``page_size`` tokens in no particular order; a block table says which pages make up a sequence,
 and a length says where it ends. The functions here put the tokens of sequences one after another: ``gather_padded`` as
 a batch of equal length with a mask, ``gather_ragged`` as one run of tokens, ``gather_kv`` from the padded tables that
-engines hold, ``element_offset`` for a single element.
+engines hold.
 
 Whole pages are copied (``page_copy``), not tokens, as bytes and never as numbers: every bit pattern survives, and any
 dtype will do. Slots past a length are not read at all.
 
 ``gather_padded`` and ``gather_ragged`` take tables that were checked at the gate (``model/block_paged.py``) and do not
 check them again; were they wrong, the result would be wrong, but no memory outside the pool would be touched.
-``gather_kv`` and ``element_offset`` are gates themselves. Files, scales and dequantization are left to the tensors.
+``gather_kv`` is a gate itself. Files, scales and dequantization are left to the tensors.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from .errors import BufferSizeError, IncompatibleError, InvalidDescriptorError, LimitError
 from .page_copy import PageCopy, Piece, as_bits
 
-__all__ = ["Gathered", "element_offset", "gather_kv", "gather_padded", "gather_ragged"]
+__all__ = ["Gathered", "choose", "gather_kv", "gather_padded", "gather_ragged"]
 
 _ADDRESSABLE_BYTES = 1 << 62  # half of what NumPy can describe, and more than any machine maps
 _FRESH_BYTES = 32 << 20  # larger allocations come from the system, which zeroes a page of memory when it is touched
@@ -53,6 +53,7 @@ def gather_padded(
     max_len: SupportsIndex | None = None,
     out: NDArray[Any] | None = None,
     fill: Any = 0,
+    max_bytes: int | None = None,
 ) -> Gathered:
     """Copy sequences out of ``pool`` into a batch [B, L, *rest] and its mask [B, L].
 
@@ -66,7 +67,7 @@ def gather_padded(
     (judged by first and last byte). It need not be contiguous.
 
     Raises IncompatibleError (no such sequence, a fill that the dtype cannot hold), BufferSizeError (``out``) and
-    LimitError (a batch that does not fit into memory), each before anything is written.
+    LimitError (a batch that does not fit into memory, or into ``max_bytes``), each before anything is written.
     """
     starts, lengths = choose(seq_ptr, seq_lens, seqs)
     if max_len is not None:
@@ -79,8 +80,9 @@ def gather_padded(
         width = max(lengths, default=0)
     shape = (len(lengths), width, *pool.shape[2:])
     padding = _fill_bits(fill, pool.dtype)
+    nbytes = _checked_bytes(shape, pool.dtype)
+    _check_limit(len(lengths) * width + (nbytes if out is None else 0), max_bytes)
     if out is None:
-        nbytes = _checked_bytes(shape, pool.dtype)
         zeroed = padding is None and nbytes >= _FRESH_BYTES
         values = _allocate(shape, pool.dtype, zeroed=zeroed)
     else:
@@ -109,6 +111,7 @@ def gather_ragged(
     seq_lens: NDArray[Any],
     *,
     seqs: Iterable[SupportsIndex] | None = None,
+    max_bytes: int | None = None,
 ) -> NDArray[Any]:
     """Copy sequences out of ``pool`` one after another, without padding: [sum of lengths, *rest], the caller's own.
 
@@ -116,7 +119,7 @@ def gather_ragged(
     """
     starts, lengths = choose(seq_ptr, seq_lens, seqs)
     shape = (sum(lengths), *pool.shape[2:])
-    _checked_bytes(shape, pool.dtype)
+    _check_limit(_checked_bytes(shape, pool.dtype), max_bytes)
     values = _allocate(shape, pool.dtype, zeroed=False)
     copy = PageCopy(pool, block_table, values)
     pieces: list[Piece] = []
@@ -174,57 +177,6 @@ def gather_kv(k_pages: Any, v_pages: Any, block_tables: Any, seq_lens: Any) -> d
     return {"keys": _native(k.values), "values": _native(v.values), "mask": k.mask}
 
 
-def element_offset(
-    seq: SupportsIndex,
-    token: SupportsIndex,
-    head: SupportsIndex,
-    dim: SupportsIndex,
-    *,
-    page_size: SupportsIndex,
-    num_pages: SupportsIndex,
-    num_heads: SupportsIndex,
-    head_dim: SupportsIndex,
-    block_table: Sequence[SupportsIndex] | NDArray[Any],
-    seq_ptr: Sequence[SupportsIndex] | NDArray[Any],
-) -> int:
-    """Where element (seq, token, head, dim) lies in the page pool, counted in elements from its start.
-
-    ``block_table`` and ``seq_ptr`` are the two index buffers as any sequences of integers; only the entries that the
-    answer depends on are read. The descriptor knows no lengths, so a token past the end of its sequence but within its
-    last page has an offset, too. Raises InvalidDescriptorError for a coordinate or an entry out of its range.
-    """
-    size = _within(page_size, 1, None, "page_size", "block-paged.page-size")
-    pages = _within(num_pages, 0, None, "num_pages", "block-paged.num-pages")
-    heads = _within(num_heads, 0, None, "num_heads", "block-paged.shape")
-    dims = _within(head_dim, 0, None, "head_dim", "block-paged.shape")
-    if len(seq_ptr) == 0:
-        raise InvalidDescriptorError(
-            "seq_ptr is empty, it needs num_seqs + 1 entries", rule="block-paged.seq-ptr-length"
-        )
-    _within(seq_ptr[0], 0, 1, "seq_ptr[0]", "block-paged.seq-ptr-start")
-    s = _within(seq, 0, len(seq_ptr) - 1, "seq", "block-paged.element")
-    stop = _within(seq_ptr[s + 1], 0, len(block_table) + 1, f"seq_ptr[{s + 1}]", "block-paged.seq-ptr-end")
-    start = _within(seq_ptr[s], 0, stop + 1, f"seq_ptr[{s}]", "block-paged.seq-ptr-order")
-    t = _within(token, 0, (stop - start) * size, "token", "block-paged.element")
-    h = _within(head, 0, heads, "head", "block-paged.element")
-    d = _within(dim, 0, dims, "dim", "block-paged.element")
-    block, slot = divmod(t, size)
-    page = _within(block_table[start + block], 0, pages, f"block_table[{start + block}]", "block-paged.page-id")
-    return ((page * size + slot) * heads + h) * dims + d
-
-
-def _within(value: Any, low: int, end: int | None, what: str, rule: str) -> int:
-    """``value`` as a Python integer, where unsigned 64-bit arithmetic cannot wrap, if low <= value < end."""
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise InvalidDescriptorError(f"{what} is {value!r}, not an integer", rule=rule, found=repr(value)) from error
-    if number < low or (end is not None and number >= end):
-        allowed = f"at least {low}" if end is None else f"in [{low}, {end})"
-        raise InvalidDescriptorError(f"{what} is {number}, not {allowed}", rule=rule, declared=(low, end), found=number)
-    return number
-
-
 def choose(
     seq_ptr: NDArray[Any], seq_lens: NDArray[Any], seqs: Iterable[SupportsIndex] | None
 ) -> tuple[list[int], list[int]]:
@@ -261,6 +213,16 @@ def _checked_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
             found=math.prod(shape) * dtype.itemsize,
         )
     return math.prod(shape) * dtype.itemsize
+
+
+def _check_limit(nbytes: int, most: int | None) -> None:
+    if most is not None and nbytes > most:
+        raise LimitError(
+            f"the gathered sequences take {nbytes} bytes, more than the limit of {most}",
+            rule="limit.dense-bytes",
+            declared=most,
+            found=nbytes,
+        )
 
 
 def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any], *, zeroed: bool) -> NDArray[Any]:

@@ -1,13 +1,13 @@
 """A shared pool of threads for work that leaves the interpreter: copies, checksums, compression.
 
-Three ways to use it, all internal. ``run`` spreads independent items over the threads and takes part in the work
-itself; ``map_bounded`` keeps the order and a bounded number of results in memory; ``submit`` is for work that comes bit
-by bit. NumPy, zstandard and crc32c release the interpreter lock, so threads are enough. What is worth spreading, and in
-what portions, is for the caller to say.
+Three ways to use it, all internal. ``run`` spreads independent items over the threads and takes part in the work;
+``map_bounded`` keeps the order and a bounded number of results in memory; ``submit`` is for work that comes bit by bit.
+NumPy, zstandard and crc32c release the interpreter lock, so threads are enough. What is worth spreading, and in what
+portions, is for the caller to say.
 
 The pool is made on first use and has one thread for each CPU that this process may use. A forked child makes its own.
-Called from a thread of the pool, all three work inline: no thread of the pool ever waits for another one, which is
-why nothing here can deadlock.
+Called from a thread of the pool, all three work inline: no thread of the pool ever waits for another one, which is why
+nothing here can deadlock.
 """
 
 from __future__ import annotations

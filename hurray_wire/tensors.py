@@ -70,13 +70,13 @@ class Tensor:
         stored = dense.to_array(self.descriptor, self.buffers[0], limits=self._limits)
         if not dequantize:
             return stored
-        return dequantize_dense(self.descriptor, stored, self.buffers)
+        return dequantize_dense(self.descriptor, stored, self.buffers, limits=self._limits)
 
     def sparse(self) -> Sparse:
         """The named arrays of a sparse tensor, checked; ``.to_dense()`` makes an array of it. Raises
         UnsupportedError.
         """
-        return read_sparse(self.descriptor, self.buffers)
+        return read_sparse(self.descriptor, self.buffers, limits=self._limits)
 
     def check_payload(self) -> None:
         """Read what the buffers hold and check it: unused bits, sparse indices. Raises on the first fault."""
@@ -215,6 +215,10 @@ class PagedTensor(Tensor):
         return known
 
     @property
+    def _lengths(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        return self.seq_ptr, self.seq_lens
+
+    @property
     def companion_scale(self) -> NDArray[Any] | None:
         """The float32 scale of a float8 cache, [] or [num_heads], that is kept beside this tensor; None without one."""
         return None if self.name is None else self._companion_scale(self.name)
@@ -239,21 +243,19 @@ class PagedTensor(Tensor):
         IncompatibleError for unknown lengths or a wrong sequence number, BufferSizeError for a wrong ``out``.
         """
         seqs = None if seqs is None else list(seqs)
-        if not dequantize:
-            pool, table = self._pages_of(seqs, max_len)
-            return gather_padded(
-                pool, table, self.seq_ptr, self.seq_lens, seqs=seqs, max_len=max_len, out=out, fill=fill
-            )
         if max_len is None and out is not None and out.ndim >= 2:
             max_len = out.shape[1]
         pool, table = self._pages_of(seqs, max_len)
-        stored = gather_padded(pool, table, self.seq_ptr, self.seq_lens, seqs=seqs, max_len=max_len)
+        most = self._limits.max_dense_bytes
+        if not dequantize:
+            return gather_padded(
+                pool, table, *self._lengths, seqs=seqs, max_len=max_len, out=out, fill=fill, max_bytes=most
+            )
+        stored = gather_padded(pool, table, *self._lengths, seqs=seqs, max_len=max_len, max_bytes=most)
         slots = [
             None
             if slot_pool is None
-            else gather_padded(
-                slot_pool, self.block_table, self.seq_ptr, self.seq_lens, seqs=seqs, max_len=max_len
-            ).values
+            else gather_padded(slot_pool, self.block_table, *self._lengths, seqs=seqs, max_len=max_len).values
             for slot_pool in self._slot_parameters
         ]
         real = self._dequantized(stored.values, slots)
@@ -277,13 +279,11 @@ class PagedTensor(Tensor):
         """
         seqs = None if seqs is None else list(seqs)
         pool, table = self._pages_of(seqs, None)
-        stored = gather_ragged(pool, table, self.seq_ptr, self.seq_lens, seqs=seqs)
+        stored = gather_ragged(pool, table, *self._lengths, seqs=seqs, max_bytes=self._limits.max_dense_bytes)
         if not dequantize:
             return stored
         slots = [
-            None
-            if slot_pool is None
-            else gather_ragged(slot_pool, self.block_table, self.seq_ptr, self.seq_lens, seqs=seqs)
+            None if slot_pool is None else gather_ragged(slot_pool, self.block_table, *self._lengths, seqs=seqs)
             for slot_pool in self._slot_parameters
         ]
         return self._dequantized(stored, slots)
@@ -364,16 +364,17 @@ class PagedTensor(Tensor):
 
     def _dequantized(self, stored: NDArray[Any], slots: Sequence[NDArray[Any] | None]) -> NDArray[np.float32]:
         if self.descriptor.quantization is not None:
-            return dequantize_paged(self.descriptor, stored, self.buffers, slots[0], slots[1])
+            return dequantize_paged(self.descriptor, stored, self.buffers, *slots, limits=self._limits)
         if (scale := self.companion_scale) is not None:
-            return scale_companion(stored, scale)
+            return scale_companion(stored, scale, limits=self._limits)
         if stored.dtype.kind in "Vc" and stored.dtype == np.dtype(stored.dtype.str):
             # raw bytes (private types, float128) and complex numbers have no value in float32
             raise IncompatibleError(
                 f"{self.name!r} of {self.descriptor.element_type.name} has no real values in float32",
                 rule="quantization.storage",
             )
-        return stored.astype(np.float32)
+        with np.errstate(over="ignore"):  # a float64 beyond float32 is infinite there
+            return stored.astype(np.float32)
 
 
 def make_tensor(

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right, insort
+from collections.abc import Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -40,9 +42,10 @@ from .source import Compression, CopyingSource, Source, runs
 __all__ = ["CompressedSource", "inflating"]
 
 Bytes: TypeAlias = NDArray[np.uint8]
-Piece: TypeAlias = tuple[int, int, int]  # from where and to where in a frame, and where it goes in the output
+Piece: TypeAlias = tuple[int, int, Bytes]  # from where and to where in a frame, and the memory that it goes to
 
 _CACHE_BYTES = 32 << 20  # some tens of frames: what a verify's chunk, or a gather and the next one, have in common
+_KEEP_BYTES = 4 << 20  # of a larger request, frames that are used whole are not kept: that would push out the others
 _SPREAD_BYTES = 256 << 10  # below this, waking threads costs as much as inflating
 
 
@@ -65,6 +68,8 @@ def inflating(source: Source, limits: Limits) -> Source:
 
 class CompressedSource(CopyingSource):
     """What a compressed file with a seek table inflates to. Owns the source of the compressed bytes."""
+
+    scatters = True
 
     def __init__(self, inner: Source, limits: Limits) -> None:
         super().__init__()
@@ -124,15 +129,20 @@ class CompressedSource(CopyingSource):
 
     def read_rows(self, offset: int, row_bytes: int, rows: NDArray[np.int64], out: Bytes) -> None:
         """As of any source; inflates just the frames that hold these rows, each once, side by side."""
-        if not out.size:
-            return
-        lowest = int(rows.min())
-        self._check(offset + lowest * row_bytes, (int(rows.max()) + 1 - lowest) * row_bytes)
-        stretches = [
-            (offset + int(rows[start]) * row_bytes, (stop - start) * row_bytes, start * row_bytes)
-            for start, stop in runs(rows)
-        ]
-        self._copy(stretches, out.reshape(-1))
+        flat = out.reshape(-1)
+        self.read_parts(
+            [
+                (offset + int(rows[start]) * row_bytes, flat[start * row_bytes : stop * row_bytes].data)
+                for start, stop in runs(rows)
+                if row_bytes
+            ]
+        )
+
+    def read_parts(self, parts: Sequence[tuple[int, memoryview]]) -> None:
+        """As of any source; inflates just the frames that hold these parts, each once, side by side."""
+        for offset, memory in parts:
+            self._check(offset, len(memory))
+        self._copy([(offset, np.frombuffer(memory, dtype=np.uint8)) for offset, memory in parts if len(memory)])
 
     def check_empty_frames(self) -> None:
         """Look at the frames that hold nothing, which no reading touches. Raises InvalidFileError."""
@@ -146,27 +156,36 @@ class CompressedSource(CopyingSource):
 
     def _read_into(self, offset: int, out: memoryview) -> None:
         if len(out):
-            self._copy([(offset, len(out), 0)], np.frombuffer(out, dtype=np.uint8))
+            self._copy([(offset, np.frombuffer(out, dtype=np.uint8))])
 
-    def _copy(self, stretches: list[tuple[int, int, int]], out: Bytes) -> None:
-        """Copy stretches of the inflated bytes, each (offset, length, place in ``out``)."""
+    def _copy(self, parts: list[tuple[int, Bytes]]) -> None:
+        """Fill each part, which is not empty, with the inflated bytes from its offset on."""
+        large = sum(len(out) for _, out in parts) > _KEEP_BYTES
         wanted: dict[int, list[Piece]] = {}
-        firsts = np.searchsorted(self._starts, [offset for offset, _, _ in stretches], side="right") - 1
-        for number, (offset, length, place) in zip(firsts.tolist(), stretches, strict=True):
-            end = offset + length
-            while offset < end:
-                start, stop = int(self._starts[number]), min(int(self._starts[number + 1]), end)
-                if stop > offset:
-                    wanted.setdefault(number, []).append((offset - start, stop - start, place))
-                    place += stop - offset
-                    offset = stop
+        firsts = np.searchsorted(self._starts, [offset for offset, _ in parts], side="right") - 1
+        for number, (offset, out) in zip(firsts.tolist(), parts, strict=True):
+            done = 0
+            while done < len(out):
+                start = int(self._starts[number])
+                begin, end = (
+                    offset + done - start,
+                    min(int(self._starts[number + 1]) - start, offset + len(out) - start),
+                )
+                if end > begin:
+                    wanted.setdefault(number, []).append((begin, end, out[done : done + end - begin]))
+                    done += end - begin
                 number += 1
 
         def copy(item: tuple[int, list[Piece]]) -> None:
             number, pieces = item
+            whole = len(pieces) == 1 and len(pieces[0][2]) == int(self._table.decompressed_sizes[number])
+            if large and whole and not self._cache.holds(number):
+                self._inflate_into(number, pieces[0][2])
+                self._cache.count()
+                return
             frame = self._cache.get(number, self._inflate)
-            for begin, end, place in pieces:
-                out[place : place + end - begin] = frame[begin:end]
+            for begin, end, out in pieces:
+                out[...] = frame[begin:end]
 
         if len(wanted) > 1 and int(self._table.decompressed_sizes[list(wanted)].sum()) >= _SPREAD_BYTES:
             run(copy, wanted.items())
@@ -174,20 +193,34 @@ class CompressedSource(CopyingSource):
             for item in wanted.items():
                 copy(item)
         if self._planes:
-            for offset, length, place in stretches:
+            for offset, out in parts:
                 if offset < len(FILE_MAGIC):
-                    magic = np.frombuffer(FILE_MAGIC, dtype=np.uint8)[offset : offset + length]
-                    out[place : place + len(magic)] = magic
+                    magic = np.frombuffer(FILE_MAGIC, dtype=np.uint8)[offset : offset + len(out)]
+                    out[: len(magic)] = magic
 
     def _inflate(self, number: int) -> Bytes:
-        begin, size = int(self._begins[number]), int(self._table.decompressed_sizes[number])
-        raw = self._inner.view(begin, int(self._table.compressed_sizes[number]))
+        data, element_bytes = self._stored(number)
+        return data if element_bytes == 1 else planes.merge(data, element_bytes)
+
+    def _inflate_into(self, number: int, out: Bytes) -> None:
+        data, element_bytes = self._stored(number)
+        if element_bytes == 1:
+            out[...] = data
+        else:
+            planes.merge(data, element_bytes, out)
+
+    def _stored(self, number: int) -> tuple[Bytes, int]:
+        """What a frame inflates to, and the bytes of an element if it is in planes, otherwise 1."""
+        begin, compressed_size = self._range(number)
+        size = int(self._table.decompressed_sizes[number])
+        raw = self._inner.view(begin, compressed_size)
         checksum = None if self._table.checksums is None else int(self._table.checksums[number])
-        frame = np.frombuffer(inflate(raw, size, offset=begin, checksum=checksum), dtype=np.uint8)
-        if not self._planes:
-            return frame
-        element_bytes = self._element_bytes(number)
-        return frame if element_bytes == 1 else planes.merge(frame, element_bytes)
+        data = np.frombuffer(inflate(raw, size, offset=begin, checksum=checksum), dtype=np.uint8)
+        return data, self._element_bytes(number) if self._planes else 1
+
+    def _range(self, number: int) -> tuple[int, int]:
+        """Where a frame lies in the compressed file, and how many bytes it has there."""
+        return int(self._begins[number]), int(self._table.compressed_sizes[number])
 
     def _element_bytes(self, number: int) -> int:
         """Bytes of an element if the frame belongs to a pool in planes, otherwise 1."""

@@ -31,6 +31,10 @@ class FrameCache:
         self._coming: dict[int, Future[Bytes]] = {}
         self._lock = threading.Lock()
 
+    def __contains__(self, number: int) -> bool:
+        with self._lock:
+            return number in self._held
+
     def get(self, number: int, make: Callable[[int], Bytes]) -> Bytes:
         """Frame ``number``, inflated by ``make(number)`` if it is not here. Raises what ``make`` raises."""
         with self._lock:
@@ -56,6 +60,16 @@ class FrameCache:
             del self._coming[number]
         mine.set_result(made)
         return made
+
+    def holds(self, number: int) -> bool:
+        """True if frame ``number`` is here."""
+        with self._lock:
+            return number in self._held
+
+    def count(self) -> None:
+        """One more frame was inflated, past this store."""
+        with self._lock:
+            self.made += 1
 
     def clear(self) -> None:
         """Let all frames go."""

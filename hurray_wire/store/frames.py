@@ -42,7 +42,7 @@ _UNKNOWN = zstandard.CONTENTSIZE_UNKNOWN
 _BLOCK_HEADER = 3
 _BLOCK_MAX = 128 << 10
 _RAW, _RLE, _COMPRESSED = 0, 1, 2
-_WINDOW_MAX = 128 << 20  # what every zstd tool takes without being told to take more
+WINDOW_MAX = 128 << 20  # what every zstd tool takes without being told to take more
 
 _contexts = threading.local()
 
@@ -53,7 +53,19 @@ class FrameHeader:
 
     header_bytes: int
     content_bytes: int | None
+    window_bytes: int
     has_checksum: bool
+
+    def check_window(self, offset: int) -> None:
+        """Raise LimitError if inflating the frame bit by bit would need too much memory for what came before."""
+        if self.window_bytes > WINDOW_MAX:
+            raise LimitError(
+                f"the frame needs a window of {self.window_bytes} bytes, above the limit of {WINDOW_MAX}",
+                rule="limit.window",
+                offset=offset,
+                declared=WINDOW_MAX,
+                found=self.window_bytes,
+            )
 
 
 def is_zstd(head: memoryview) -> bool:
@@ -86,7 +98,7 @@ def decompressor() -> zstandard.ZstdDecompressor:
     """The calling thread's own decompressor."""
     made: zstandard.ZstdDecompressor | None = getattr(_contexts, "decompressor", None)
     if made is None:
-        made = _contexts.decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW_MAX)
+        made = _contexts.decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_MAX)
     return made
 
 
@@ -116,15 +128,7 @@ def decode_frame_header(data: memoryview, offset: int) -> FrameHeader:
             found=header.dict_id,
         )
     known = header.content_size != _UNKNOWN
-    if not known and header.window_size > _WINDOW_MAX:
-        raise LimitError(
-            f"the frame needs a window of {header.window_size} bytes, above the limit of {_WINDOW_MAX}",
-            rule="limit.window",
-            offset=offset,
-            declared=_WINDOW_MAX,
-            found=header.window_size,
-        )
-    return FrameHeader(length, header.content_size if known else None, header.has_checksum)
+    return FrameHeader(length, header.content_size if known else None, header.window_size, header.has_checksum)
 
 
 def blocks(data: memoryview, at: int, offset: int) -> Iterator[tuple[int, int]]:
@@ -184,6 +188,8 @@ def inflate(data: memoryview, size: int, *, offset: int, checksum: int | None = 
                 declared=size,
                 found=header.content_bytes,
             )
+        if header.content_bytes is None:
+            header.check_window(offset)  # a frame that tells its size is inflated at once, its output is its window
         out = _inflated(data, header, size, offset) if size else _empty(data, header, offset)
     if checksum is not None:
         if header is not None and header.has_checksum:

@@ -82,6 +82,7 @@ def _walk(data: memoryview) -> Iterator[_Frame]:
                 declared=header.content_bytes,
                 found=at_most,
             )
+        header.check_window(at)
         yield _Frame(at, at + end, header, at_most)
         at += end
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
@@ -19,6 +19,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..arrays.composite import check_tree, group_members
+from ..composites import CompositeTensor, members_of
 from ..errors import (
     ChecksumError,
     HurrayError,
@@ -37,7 +39,8 @@ from ..wire.container import IndexEntry, Region, align_up
 from ..wire.descriptors import decode_descriptor
 from ..wire.metadata import Metadata, check_seal, decode_metadata
 from .compressed_source import inflating
-from .source import Compression, Source, open_source
+from .source import Compression, Source
+from .target import open_target
 from .writer import CRC_KEY
 
 __all__ = ["SCALE_SUFFIX", "SEQ_LENS", "File", "Report", "open_as"]
@@ -46,7 +49,8 @@ FileT = TypeVar("FileT", bound="File")
 
 SEQ_LENS = "seq_lens"
 SCALE_SUFFIX = ".scale"
-_CHUNK = 8 << 20  # bytes that verify holds at once where reading copies
+_TOGETHER = 256  # tensors that are told to a source at once
+_CHUNK = 16 << 20  # bytes that verify holds at once where reading copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class File(Mapping[str, Tensor]):
         self._source = source
         self._permissive = permissive
         self._limits = limits or Limits()
-        self._given_seq_lens = None if seq_lens is None else given_lengths(seq_lens)
+        self._seq_lens = None if seq_lens is None else given_lengths(seq_lens)
         self._tensors: dict[str, Tensor] = {}
         self._lock = threading.RLock()
         size = source.size
@@ -117,7 +121,10 @@ class File(Mapping[str, Tensor]):
             return dict(self._metadata)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The tensor of this name: a PagedTensor if it is block-paged. KeyError if there is none."""
+        """The tensor of this name: a PagedTensor if it is block-paged, a CompositeTensor for the head of a composite.
+
+        KeyError if there is none.
+        """
         with self._lock:
             tensor = self._tensors.get(name)
             if tensor is None:
@@ -136,6 +143,12 @@ class File(Mapping[str, Tensor]):
     @property
     def paged(self) -> tuple[PagedTensor, ...]:
         """The block-paged tensors, in write order. Reads every descriptor."""
+        unread = [entry for entry in self._index if entry.name not in self._tensors]
+        while unread:
+            count = self._source.prefetch([(entry.descriptor_offset, entry.descriptor_length) for entry in unread])
+            for entry in unread[:count]:
+                self[entry.name]
+            unread = unread[count:]
         return tuple(tensor for tensor in self.values() if isinstance(tensor, PagedTensor))
 
     @property
@@ -163,7 +176,10 @@ class File(Mapping[str, Tensor]):
             padding += self._verify_gap(*gaps.pop())
         position = 0
         payload = buffers = 0
-        for entry in self._index:
+        told = 0
+        for number, entry in enumerate(self._index):
+            if number == told:
+                told += self._source.prefetch(self._extents(number, number + _TOGETHER))
             padding += self._verify_gaps(gaps, entry.descriptor_offset)
             tensor = self[entry.name]
             places = buffer_places(tensor.descriptor, entry, self._header.data_buffer_alignment)
@@ -182,6 +198,7 @@ class File(Mapping[str, Tensor]):
             if progress is not None:
                 progress(entry.data_offset + entry.data_length, self._source.size)
         padding += self._verify_gaps(gaps, self._source.size)
+        check_tree(group_members((self[name].descriptor for name in self.names), limits=self._limits))
         self._source.check_empty_frames()
         if recorded is not None and position != len(recorded):
             raise InvalidFileError(
@@ -216,6 +233,13 @@ class File(Mapping[str, Tensor]):
             places = buffer_places(descriptor, entry, self._header.data_buffer_alignment)
             if places:
                 self._source.mark_pool(*places[0], planes.element_bytes(descriptor))
+        if isinstance(descriptor.layout, CompositeLayout):
+            return CompositeTensor(
+                entry.name,
+                descriptor,
+                find_members=lambda: members_of(self.names, self._index.place(entry.name), self.__getitem__),
+                limits=self._limits,
+            )
         return make_tensor(
             entry.name,
             descriptor,
@@ -227,11 +251,10 @@ class File(Mapping[str, Tensor]):
 
     def recorded_seq_lens(self) -> NDArray[Any] | None:
         """The lengths given when opening, or those recorded in the file."""
-        if self._given_seq_lens is not None:
-            return self._given_seq_lens
-        if SEQ_LENS not in self._index:
-            return None
-        return checked_lengths(self[SEQ_LENS])
+        with self._lock:
+            if self._seq_lens is None and SEQ_LENS in self._index:
+                self._seq_lens = checked_lengths(self[SEQ_LENS])
+            return self._seq_lens
 
     def _companion_scale(self, name: str) -> NDArray[Any] | None:
         companion = f"{name}{SCALE_SUFFIX}"
@@ -244,6 +267,13 @@ class File(Mapping[str, Tensor]):
         if not isinstance(recorded, list) or not all(type(value) is int and 0 <= value < 1 << 32 for value in recorded):
             raise InvalidFileError(f"{CRC_KEY} is not a list of 32-bit checksums", rule="verify.crc-type")
         return recorded
+
+    def _extents(self, first: int, behind: int) -> list[tuple[int, int]]:
+        """Offset and length of each of these tensors, from its descriptor to the end of its data."""
+        offsets = self._index.descriptor_offsets[first:behind]
+        ends = (self._index.data_offsets + self._index.data_lengths)[first:behind]
+        lengths = np.maximum(ends - offsets, self._index.descriptor_lengths[first:behind])
+        return list(zip(offsets.tolist(), lengths.tolist(), strict=True))
 
     def _verify_part(
         self, recorded: list[int] | None, position: int, name: str, part: int, offset: int, length: int
@@ -298,6 +328,7 @@ class _StoredBuffers(Buffers):
         self._source = source
         self._places = places
         self.lends = source.lends
+        self.scatters = source.scatters
 
     def __len__(self) -> int:
         return len(self._places)
@@ -310,6 +341,10 @@ class _StoredBuffers(Buffers):
         out = np.empty((len(rows), row_bytes), dtype=np.uint8)
         self._source.read_rows(self._places[index][0], row_bytes, rows, out)
         return out
+
+    def fetch_parts(self, index: int, parts: Sequence[tuple[int, memoryview]]) -> None:
+        base = self._places[index][0]
+        self._source.read_parts([(base + offset, memory) for offset, memory in parts])
 
 
 class _Named:
@@ -336,8 +371,10 @@ def open_as(
     permissive: bool = False,
     limits: Limits | None = None,
     seq_lens: ArrayLike | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> FileT:
-    """Open a file: a path, bytes, or a readable and seekable binary object; compressed or not is told by its content.
+    """Open a file: a path, a URL, bytes, or a readable and seekable binary object; compressed or not is told by its
+    content.
 
     ``mmap=False`` reads a path with pread instead of mapping it, for files that others may truncate. ``permissive``
     keeps tensors with unknown layout tags instead of refusing them. ``limits`` bounds what reading may cost.
@@ -346,10 +383,15 @@ def open_as(
     inflated that hold what is asked for, when it is asked for; without one the whole file is, into memory, when it
     is opened.
 
+    A URL (``https://...``, ``s3://...``) is read through fsspec, which ``hurray_wire[remote]`` installs with what it
+    needs for HTTP; ``s3fs`` for S3 and others are yours to add. ``storage_options`` are those of its file system:
+    credentials, an endpoint, headers. By range requests only what is asked for is brought, and a server that
+    ignores them is refused, as is a file that changes while it is open. A ``file://`` URL is a path.
+
     Raises InvalidFileError (TruncatedError, ChecksumError below it), UnsupportedError, LimitError, or OSError.
     Specification: spec/container.md, spec/compressed.md.
     """
-    source = open_source(target, use_mmap=mmap)
+    source = open_target(target, use_mmap=mmap, storage_options=storage_options)
     try:
         source = inflating(source, limits or Limits())
         return kind(source, permissive=permissive, limits=limits, seq_lens=seq_lens)

@@ -16,6 +16,7 @@ import os
 import stat
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, BinaryIO
@@ -59,6 +60,7 @@ class Source(ABC):
 
     size: int
     lends = False  # True if views are borrowed memory, and reading costs nothing until it is touched
+    scatters = False  # True if parts that have much in common are read together at no loss
 
     @property
     def compression(self) -> Compression | None:
@@ -70,6 +72,14 @@ class Source(ABC):
 
         ``element_bytes`` is 1 for a pool that is never stored in byte planes.
         """
+
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """Be told what will be read next, so that a source far away fetches it together.
+
+        ``ranges`` are (offset, length) pairs. Returns how many of them, one at least, are to be read before the next
+        are told: what is fetched ahead is bounded.
+        """
+        return len(ranges)
 
     def check_empty_frames(self) -> None:  # noqa: B027 -- most sources have no frames
         """Look at compressed frames that hold nothing, which no reading touches."""
@@ -96,6 +106,11 @@ class Source(ABC):
         """Fill ``out``, a writable contiguous view of bytes, with the bytes from ``offset`` on."""
         self._check(offset, len(out))
         self._read_into(offset, out)
+
+    def read_parts(self, parts: Sequence[tuple[int, memoryview]]) -> None:
+        """Fill each of these memories, writable and contiguous, with the bytes from the offset given with it on."""
+        for offset, out in parts:
+            self.read_into(offset, out)
 
     def close(self) -> None:
         """Refuse further requests. Views lent before stay valid. Closing twice is fine."""

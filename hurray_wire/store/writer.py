@@ -225,10 +225,10 @@ def create(
 ) -> Writer:
     """Begin a file at a path, or in a writable binary object (which is never seeked, and not closed).
 
-    ``zstd`` compresses: a level (-7 to 22, not 0), True for the default one, which depends on ``planes``, or None. The
-    file is then a seekable zstd file, from which any part can be read without inflating the rest; ``planes`` stores
-    page pools of 2-, 4- and 8-byte elements in it as byte planes, which compress better, but what other zstd tools
-    inflate is then no Hurray file.
+    ``zstd`` compresses: a level (-7 to 22, not 0), True for the default one, which is 1, or None. The file is then a
+    seekable zstd file, from which any part can be read without inflating the rest; ``planes`` stores page pools of 2-,
+    4- and 8-byte elements in it as byte planes, which compress better, but what other zstd tools inflate is then no
+    Hurray file.
 
     ``alignment`` of the buffers is a power of two, 4096..2097152; ``sorted_index`` orders the index by name;
     ``checksums`` records a CRC-32C of every descriptor and buffer; ``durable`` has file and folder on the disk before a

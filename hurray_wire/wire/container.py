@@ -128,6 +128,10 @@ class Index:
     def __iter__(self) -> Iterator[IndexEntry]:
         return (self.entry(name) for name in self.names)
 
+    def place(self, name: str) -> int:
+        """Where in write order the tensor of this name stands; KeyError if there is none."""
+        return self._places[name]
+
     def entry(self, name: str) -> IndexEntry:
         """The entry of this name; KeyError if there is none."""
         place = self._places[name]

@@ -44,10 +44,11 @@ def split(data: Bytes, size: int) -> Bytes:
     return out
 
 
-def merge(data: Bytes, size: int) -> Bytes:
-    """What :func:`split` was given: uint8, the caller's own."""
+def merge(data: Bytes, size: int, out: Bytes | None = None) -> Bytes:
+    """What :func:`split` was given: uint8, in ``out`` where that is given, otherwise the caller's own."""
     count = len(data) // size
-    out = np.empty_like(data)
+    if out is None:
+        out = np.empty_like(data)
     planes = data[: count * size].reshape(size, count)
     if size == 8:
         elements = out[: count * size].reshape(count, size)

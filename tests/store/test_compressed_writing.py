@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import shutil
 import subprocess
 from itertools import pairwise
@@ -14,6 +13,7 @@ import pytest
 import xxhash
 import zstandard
 from compressed_cases import frames_of, lengths, paged, table_of, written
+from requirements import require
 
 import hurray_wire as hw
 from hurray_wire import parallel
@@ -42,10 +42,7 @@ def places(plain):
 
 def zstd_program():
     found = shutil.which("zstd")
-    if found is None:
-        if os.environ.get("HURRAY_WIRE_REQUIRE_ALL") == "1":
-            pytest.fail("the zstd program is not installed (package zstd)")
-        pytest.skip("the zstd program is not installed (package zstd)")
+    require(found, "the zstd program is not installed (package zstd)")
     return found
 
 
@@ -278,10 +275,9 @@ def test_planes_without_zstd_are_refused(zstd, tmp_path):
 
 
 def test_true_is_the_default_level_and_false_is_none():
-    assert written(TENSORS, zstd=True) == written(TENSORS, zstd=compressed_sink.DEFAULT_LEVEL)
-    assert written(TENSORS, zstd=True, planes=True) == written(
-        TENSORS, zstd=compressed_sink.DEFAULT_LEVEL_PLANES, planes=True
-    )
+    for planes in (False, True):
+        assert written(TENSORS, zstd=True, planes=planes) == written(TENSORS, zstd=1, planes=planes)
+        assert written(TENSORS, zstd=True, planes=planes) != written(TENSORS, zstd=3, planes=planes)
     assert written(TENSORS, zstd=False) == written(TENSORS, zstd=None) == written(TENSORS)
 
 

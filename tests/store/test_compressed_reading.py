@@ -1,0 +1,448 @@
+"""Reading the compressed form (spec/compressed.md): the same values as from the file itself, and no frame too many."""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import zstandard
+from compressed_cases import (
+    SKIPPABLE,
+    assembled,
+    compressed,
+    cut,
+    entry_of,
+    everything,
+    lengths,
+    paged,
+    refusal,
+    table_of,
+    written,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyzstd import SeekableZstdFile
+
+import hurray_wire as hw
+from hurray_wire import parallel
+from hurray_wire.limits import Limits
+from hurray_wire.store import compressed_sink, compressed_source
+
+# 200 pages of 128 bytes: with frames of 4 KiB, 32 pages in each, 7 frames a pool
+LENS = (100, 3, 60)
+TENSORS = [lengths(LENS), *(paged(f"layers.{k}.key", num_pages=200, lens=LENS, seed=k) for k in range(3))]
+PAGES_PER_FRAME = 32
+PLAIN = written(TENSORS)
+EVERYTHING = everything(PLAIN)
+
+
+@pytest.fixture(autouse=True)
+def small_frames(monkeypatch):
+    monkeypatch.setattr(compressed_sink, "FRAME_BYTES", 4096)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "planes"])
+def data(request, small_frames):
+    return written(TENSORS, zstd=1, planes=request.param)
+
+
+def inflated(file):
+    return file.compression.inflated
+
+
+def pages_of(tensor, seq):
+    return tensor.block_table[tensor.seq_ptr[seq] : tensor.seq_ptr[seq + 1]].tolist()
+
+
+class Stingy(io.BytesIO):
+    """A file that gives one byte at a time."""
+
+    def read(self, size=-1):
+        return super().read(min(size, 1) if size >= 0 else 1)
+
+
+def test_everything_is_what_the_file_itself_holds(data, tmp_path):
+    (tmp_path / "cache").write_bytes(data)
+    assert everything(data) == EVERYTHING
+    assert everything(tmp_path / "cache") == EVERYTHING
+    assert everything(tmp_path / "cache", mmap=False) == EVERYTHING
+    assert everything(io.BytesIO(data)) == EVERYTHING
+    assert everything(Stingy(data)) == EVERYTHING
+
+
+def test_gathered_values_and_pages_are_those_of_the_file_itself(data):
+    with hw.open(PLAIN) as plain, hw.open(data) as file:
+        for name in plain.names[1:]:
+            a, b = plain[name], file[name]
+            for seqs in (None, [1], [2, 0, 2], []):
+                assert a.gather(seqs).values.tobytes() == b.gather(seqs).values.tobytes()
+                assert a.ragged(seqs).tobytes() == b.ragged(seqs).tobytes()
+            assert a.page_pool.tobytes() == b.page_pool.tobytes()
+            assert not b.page_pool.flags.writeable
+
+
+def test_opening_inflates_the_first_and_the_last_frame():
+    with hw.open(written(TENSORS, zstd=1)) as file:
+        assert inflated(file) == 2
+
+
+def test_a_gather_inflates_the_frames_that_hold_its_pages_and_no_others(data):
+    for seq in range(3):
+        with hw.open(data) as file:
+            tensor = file["layers.1.key"]
+            needed = {page // PAGES_PER_FRAME for page in pages_of(tensor, seq)}
+            tensor.seq_lens  # noqa: B018 -- the frames of lengths and tables are inflated by now
+            before = inflated(file)
+            tensor.gather([seq])
+            assert inflated(file) - before == len(needed)
+
+
+def test_frames_that_pages_share_are_inflated_once(data, monkeypatch):
+    monkeypatch.setattr(compressed_source, "_CACHE_BYTES", 0)
+    with hw.open(data) as file:
+        tensor = file["layers.1.key"]
+        tensor.seq_lens  # noqa: B018
+        before = inflated(file)
+        tensor.gather([0, 2, 0])
+        needed = {page // PAGES_PER_FRAME for seq in (0, 2) for page in pages_of(tensor, seq)}
+        assert inflated(file) - before == len(needed)
+
+
+def test_verify_inflates_each_frame_once_however_little_is_kept(data, monkeypatch):
+    monkeypatch.setattr(compressed_source, "_CACHE_BYTES", 20000)
+    file = hw.open(data)
+    before = inflated(file)
+    report = file.verify()
+    found = file.compression
+    # the last frame was inflated when the file was opened, and is still there
+    assert found.inflated - before in (found.frames - 1, found.frames - 2)
+    assert report == hw.open(PLAIN).verify()
+
+
+def test_verify_inflates_a_file_without_checksums_too():
+    file = hw.open(written(TENSORS, zstd=1, checksums=False))
+    assert file.verify().checksums == 0
+    assert inflated(file) == file.compression.frames
+
+
+def test_what_was_just_read_is_not_inflated_again(data):
+    with hw.open(data) as file:
+        tensor = file["layers.1.key"]
+        tensor.gather([1])
+        before = inflated(file)
+        tensor.gather([1])
+        assert inflated(file) == before
+
+
+def test_how_a_file_is_compressed_can_be_asked(data):
+    with hw.open(data) as file, hw.open(PLAIN) as plain:
+        found = file.compression
+        assert plain.compression is None
+        assert found.seekable
+        assert found.frames == len(table_of(data))
+        assert (found.compressed_bytes, found.inflated_bytes) == (len(data), len(PLAIN))
+        assert found.planes == (data == written(TENSORS, zstd=1, planes=True))
+
+
+def test_the_recorded_checksums_are_checked_on_what_was_inflated():
+    name, _, (pool, *_) = TENSORS[2]
+    broken = bytearray(PLAIN)
+    broken[PLAIN.index(pool) + 5000] ^= 1
+    with hw.open(cut(bytes(broken), [4096] * 3)) as file, pytest.raises(hw.ChecksumError) as caught:
+        file.verify()
+    assert caught.value.rule == "verify.crc"
+    assert name in str(caught.value)
+
+
+def test_eight_threads_read_one_file_and_inflate_nothing_twice(data):
+    expected = [hw.open(PLAIN)[name].gather().values.tobytes() for name in hw.open(PLAIN).names[1:]]
+    file = hw.open(data)
+    start = threading.Barrier(8)
+    wrong = []
+
+    def read(number):
+        start.wait(timeout=20)
+        order = list(enumerate(file.names[1:]))
+        random.Random(number).shuffle(order)
+        wrong.extend(name for k, name in order if file[name].gather().values.tobytes() != expected[k])
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert wrong == []
+    assert inflated(file) <= file.compression.frames
+
+
+def test_frames_are_inflated_side_by_side(monkeypatch, data):
+    """The first two frames wait for each other; the read ends because two threads are at it."""
+    monkeypatch.setattr(parallel, "_state", parallel._State())
+    monkeypatch.setattr(parallel, "cpu_count", lambda: 2)
+    monkeypatch.setattr(compressed_source, "_SPREAD_BYTES", 0)
+    file = hw.open(data)
+    tensor = file["layers.0.key"]
+    tensor.seq_lens  # noqa: B018
+    together = threading.Barrier(2)
+    inflate = compressed_source.inflate
+    met = []
+
+    def meet(*args, **options):
+        met.append(threading.get_ident())
+        if len(met) <= 2:
+            together.wait(timeout=20)
+        return inflate(*args, **options)
+
+    monkeypatch.setattr(compressed_source, "inflate", meet)
+    assert tensor.buffers[0].tobytes() == TENSORS[1][2][0]
+    assert len(set(met[:2])) == 2
+
+
+def test_a_closed_file_is_not_read_and_closing_twice_is_fine(data):
+    file = hw.open(data)
+    values = file["layers.0.key"].gather([0]).values
+    kept = values.tobytes()
+    file.close()
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        file["layers.0.key"].gather([1])
+    assert values.tobytes() == kept
+
+
+def test_the_path_of_a_compressed_file_is_closed_with_it(tmp_path, data):
+    (tmp_path / "cache").write_bytes(data)
+    file = hw.open(tmp_path / "cache", mmap=False)
+    descriptor = file._source._inner._fd
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        io.FileIO(descriptor, closefd=False)
+
+
+# Files that others made
+
+
+def streamed(content, *, size):
+    """A frame that does not tell its size, in blocks of so many bytes."""
+    context = zstandard.ZstdCompressor(level=1, write_checksum=True, write_content_size=False).compressobj()
+    parts = []
+    for start in range(0, len(content), size):
+        parts += [context.compress(content[start : start + size]), context.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)]
+    return b"".join([*parts, context.flush()])
+
+
+EMPTY = compressed(b"")
+UNTOLD_EMPTY = compressed(b"", write_content_size=False)
+HALF = len(PLAIN) // 2
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        compressed(PLAIN),
+        compressed(PLAIN, write_checksum=False),
+        compressed(PLAIN, write_content_size=False),
+        compressed(PLAIN, write_content_size=False, write_checksum=False),
+        streamed(PLAIN, size=1000),
+        compressed(PLAIN[:HALF]) + compressed(PLAIN[HALF:], write_content_size=False),
+        SKIPPABLE + compressed(PLAIN[:HALF]) + SKIPPABLE + SKIPPABLE + compressed(PLAIN[HALF:]) + SKIPPABLE,
+        EMPTY + compressed(PLAIN) + UNTOLD_EMPTY + EMPTY,
+        b"".join(compressed(PLAIN[at : at + 1]) for at in range(50)) + compressed(PLAIN[50:]),
+    ],
+    ids=["one", "no-checksum", "no-size", "neither", "blocks", "two", "skippable", "empty", "many"],
+)
+def test_a_plain_zstd_file_is_read(plain, tmp_path):
+    assert everything(plain) == EVERYTHING
+    (tmp_path / "cache").write_bytes(plain)
+    assert everything(tmp_path / "cache") == EVERYTHING
+    assert everything(tmp_path / "cache", mmap=False) == EVERYTHING
+    assert not hw.open(plain).compression.seekable
+
+
+def test_a_file_whose_table_is_gone_is_a_plain_zstd_file():
+    data = written(TENSORS, zstd=1)
+    for missing in (data[: -len(table_of(data)) * 12 - 17], data[:-1] + b"\0"):
+        assert everything(missing) == EVERYTHING
+        assert not hw.open(missing).compression.seekable
+
+
+def test_arrays_of_a_plain_zstd_file_are_views_that_outlive_it():
+    with hw.open(compressed(PLAIN)) as file:
+        pool = file["layers.0.key"].page_pool
+        assert pool.base is not None
+    assert pool.tobytes() == TENSORS[1][2][0]
+
+
+@pytest.mark.parametrize("size", [1, 37, 1000, 5000, 2**30])
+def test_pyzstd_reads_ours_at_any_offset_and_we_read_what_it_wrote(size):
+    rng = random.Random(size)
+    with SeekableZstdFile(io.BytesIO(written(TENSORS, zstd=1)), "r") as file:
+        assert file.seek(0, io.SEEK_END) == len(PLAIN)
+        for _ in range(100):
+            at = rng.randrange(len(PLAIN))
+            file.seek(at)
+            length = rng.randrange(3000)
+            assert file.read(length) == PLAIN[at : at + length]
+    out = io.BytesIO()
+    part = PLAIN if size > 1 else written([paged(num_pages=14)], checksums=False)
+    with SeekableZstdFile(out, "w", max_frame_content_size=size) as file:
+        file.write(part)
+    assert everything(out.getvalue()) == everything(part)
+
+
+@pytest.mark.parametrize("options", [{}, {"write_checksum": False}, {"write_content_size": False}])
+def test_frames_may_be_cut_anywhere_and_tell_as_little_as_the_table_allows(options):
+    rng = random.Random(7)
+    for _ in range(5):
+        sizes = [rng.choice((0, 1, 5, 100, 4095, 4096, 5000)) for _ in range(12)]
+        data = cut(PLAIN, sizes, **options)
+        assert everything(data) == EVERYTHING
+        frames, entries = data[: -len(table_of(data)) * 12 - 17], table_of(data)
+        assert everything(assembled([frames], [entry[:2] for entry in entries], flag=0)) == EVERYTHING
+
+
+def test_a_listed_skippable_frame_holds_nothing():
+    pieces = [PLAIN[:5000], b"", PLAIN[5000:]]
+    frames = [compressed(pieces[0]), SKIPPABLE, compressed(pieces[2])]
+    assert everything(assembled(frames, [entry_of(*p) for p in zip(frames, pieces, strict=True)])) == EVERYTHING
+
+
+def test_a_frame_larger_than_what_is_kept_is_inflated_once_for_neighbouring_requests(monkeypatch):
+    monkeypatch.setattr(compressed_source, "_CACHE_BYTES", 1000)
+    with hw.open(cut(PLAIN, [])) as file:
+        file.verify()
+        assert file.compression.inflated == 1
+
+
+# Byte planes
+
+ELEMENT_TYPES = (hw.float16, hw.bfloat16, hw.int32, hw.float64, hw.complex64, hw.float8_e4m3, hw.int4, hw.float128)
+
+
+@pytest.mark.parametrize("element_type", ELEMENT_TYPES, ids=lambda e: e.name)
+@pytest.mark.parametrize("slack", [0, 1, 64, 5000])
+def test_planes_are_put_together_again(element_type, slack):
+    tensors = [lengths(), paged("t", element_type, num_pages=150, slack=slack)]
+    plain = everything(written(tensors))
+    assert everything(written(tensors, zstd=1, planes=True)) == plain
+    with hw.open(written(tensors)) as a, hw.open(written(tensors, zstd=1, planes=True)) as b:
+        assert a["t"].gather().values.tobytes() == b["t"].gather().values.tobytes()
+
+
+def test_planes_of_another_writer_may_be_cut_at_any_whole_element():
+    tensors = [paged(num_pages=150)]
+    plain = written(tensors)
+    pool = tensors[0][2][0]
+    start = plain.index(pool)
+    edges = [0, 3, 9, start, start + 2, start + 1000, start + len(pool), len(plain)]
+    stream = b"HRRYPLNS" + plain[8:]
+    pieces = [stream[a:b] for a, b in pairwise(edges)]
+    pieces[3:6] = [piece[0::2] + piece[1::2] for piece in pieces[3:6]]
+    frames = [compressed(piece) for piece in pieces]
+    data = assembled(frames, [entry_of(*pair) for pair in zip(frames, pieces, strict=True)])
+    assert everything(data) == everything(plain)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "inner"),
+    [(-8, 0, None), (0, 8, None), (0, -2, None), (2, 0, None), (0, 0, 1), (0, 0, 999)],
+)
+def test_a_frame_that_crosses_the_edge_of_a_split_pool_or_cuts_an_element_is_refused(first, last, inner):
+    tensors = [paged(num_pages=150)]
+    plain = written(tensors)
+    start = plain.index(tensors[0][2][0])
+    end = start + len(tensors[0][2][0])
+    stream = b"HRRYPLNS" + plain[8:]
+    edges = [start + first, *([] if inner is None else [start + inner]), end + last]
+    data = cut(stream, [b - a for a, b in pairwise([0, *edges])])
+    with hw.open(data) as file, pytest.raises(hw.InvalidFileError) as caught:
+        file["layers.0.key"]
+    assert caught.value.rule == "compressed.planes-frame"
+
+
+@pytest.mark.parametrize(
+    "planes",
+    [
+        b"HRRYPLNS" + PLAIN[8:],
+        compressed(b"HRRYPLNS" + PLAIN[8:]),
+        compressed(b"HRRYPLNS" + PLAIN[8:5000]) + compressed(PLAIN[5000:]),
+    ],
+    ids=["inflated", "one-frame", "no-table"],
+)
+def test_planes_without_a_table_are_refused(planes):
+    found = refusal(planes)
+    assert isinstance(found, hw.InvalidFileError)
+    assert found.rule == "compressed.planes-table"
+
+
+# Limits
+
+
+def test_a_plain_file_is_inflated_within_its_limit():
+    for plain in (compressed(PLAIN), compressed(PLAIN, write_content_size=False), streamed(PLAIN, size=999)):
+        assert hw.open(plain, limits=Limits(max_inflated_bytes=len(PLAIN))).verify()
+        found = refusal(plain, limits=Limits(max_inflated_bytes=len(PLAIN) - 1))
+        assert isinstance(found, hw.LimitError)
+        assert found.rule == "limit.inflated-bytes"
+
+
+def wide(content, window):
+    """A frame with a window of 2**window bytes, made before it is known how little there is to come."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=window)
+    context = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return context.compress(content) + context.flush()
+
+
+def test_a_plain_frame_has_a_window_that_every_zstd_tool_takes():
+    assert everything(wide(PLAIN, 27)) == EVERYTHING
+    found = refusal(wide(PLAIN, 28))
+    assert isinstance(found, hw.LimitError)
+    assert (found.rule, found.found) == ("limit.window", 1 << 28)
+
+
+def test_the_number_of_frames_has_a_limit(data):
+    assert hw.open(data, limits=Limits(max_frames=len(table_of(data)))).verify()
+    assert refusal(data, limits=Limits(max_frames=len(table_of(data)) - 1)).rule == "limit.frames"
+
+
+def test_rows_are_read_as_from_any_source(data):
+    """The fast way to a few pages gives what slicing gives."""
+    source = compressed_source.inflating(hw.open(data)._source._inner, Limits())
+    rng = np.random.default_rng(3)
+    for row_bytes in (1, 7, 128, 5000):
+        rows = rng.integers(0, (len(PLAIN) - 4096) // row_bytes, 5).astype(np.int64)
+        rows = np.concatenate([rows, [3, 4, 5, 5, 0]])
+        out = np.zeros((len(rows), row_bytes), dtype=np.uint8)
+        stream = compressed_source.inflating(hw.open(written(TENSORS, zstd=1))._source._inner, Limits())
+        stream.read_rows(4096, row_bytes, rows, out)
+        for k, row in enumerate(rows.tolist()):
+            at = 4096 + row * row_bytes
+            assert out[k].tobytes() == PLAIN[at : at + row_bytes]
+    with pytest.raises(hw.TruncatedError):
+        source.read_rows(0, 4096, np.array([len(PLAIN) // 4096], dtype=np.int64), np.zeros((1, 4096), np.uint8))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    element_type=st.sampled_from(ELEMENT_TYPES),
+    page_size=st.integers(1, 9),
+    heads=st.integers(1, 3),
+    dim=st.sampled_from((2, 8, 33)),
+    lens=st.lists(st.integers(0, 60), max_size=5).map(tuple),
+    planes=st.booleans(),
+    data=st.data(),
+)
+def test_any_batch_is_gathered_as_from_the_file_itself(element_type, page_size, heads, dim, lens, planes, data):
+    shape = {"page_size": page_size, "heads": heads, "dim": dim * element_type.group[0], "lens": lens}
+    pages = sum(-(-length // page_size) for length in lens)
+    tensors = [lengths(lens), paged("t", element_type, num_pages=pages + 3, **shape)]
+    seqs = data.draw(st.lists(st.sampled_from(range(len(lens))), max_size=4)) if lens else []
+    with hw.open(written(tensors)) as plain, hw.open(written(tensors, zstd=1, planes=planes)) as file:
+        expected, found = plain["t"].gather(seqs), file["t"].gather(seqs)
+        assert found.values.tobytes() == expected.values.tobytes()
+        assert found.mask.tobytes() == expected.mask.tobytes()
+        assert file["t"].ragged(seqs).tobytes() == plain["t"].ragged(seqs).tobytes()
+        assert file.verify() == plain.verify()
