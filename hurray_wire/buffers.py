@@ -25,6 +25,7 @@ class Buffers(Sequence[Bytes]):
     """The buffers of one tensor, fetched one by one: read-only 1-D uint8 arrays of the sizes in the descriptor."""
 
     lends = True  # True if a buffer is borrowed memory, False if asking for it copies it
+    scatters = False  # True if parts of a buffer are best fetched straight to where they are wanted
 
     @overload
     def __getitem__(self, index: int) -> Bytes: ...
@@ -42,6 +43,12 @@ class Buffers(Sequence[Bytes]):
     @abstractmethod
     def fetch_rows(self, index: int, row_bytes: int, rows: NDArray[np.int64]) -> Bytes:
         """Only these rows of buffer ``index``, seen as a table of equal rows: uint8 [len(rows), row_bytes], a copy."""
+
+    def fetch_parts(self, index: int, parts: Sequence[tuple[int, memoryview]]) -> None:
+        """Fill each of the memories with the bytes of buffer ``index`` that start at the offset given with it."""
+        whole = self.fetch(index)
+        for offset, memory in parts:
+            memory[:] = whole[offset : offset + len(memory)].data
 
 
 class MemoryBuffers(Buffers):

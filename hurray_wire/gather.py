@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from .errors import BufferSizeError, IncompatibleError, InvalidDescriptorError, LimitError
 from .page_copy import PageCopy, Piece, as_bits
+from .page_fetch import PageFetch, StoredPages
 
 __all__ = ["Gathered", "choose", "gather_kv", "gather_padded", "gather_ragged"]
 
@@ -44,7 +45,7 @@ class Gathered(NamedTuple):
 
 
 def gather_padded(
-    pool: NDArray[Any],
+    pool: NDArray[Any] | StoredPages,
     block_table: NDArray[Any],
     seq_ptr: NDArray[Any],
     seq_lens: NDArray[Any],
@@ -57,7 +58,8 @@ def gather_padded(
 ) -> Gathered:
     """Copy sequences out of ``pool`` into a batch [B, L, *rest] and its mask [B, L].
 
-    ``pool`` is [num_pages, page_size, *rest] of any dtype and any strides. ``block_table``, ``seq_ptr`` and
+    ``pool`` is [num_pages, page_size, *rest] of any dtype and any strides, or pages that are not in memory (then without
+    ``out``). ``block_table``, ``seq_ptr`` and
     ``seq_lens`` are 1-D integer arrays that have passed their checks. ``seqs`` are the sequences wanted, in this order,
     repeats allowed; None is all of them. L is ``max_len``, or else that of ``out``, or else the longest length chosen
     (0 if there is none); of a longer sequence the first L tokens are taken. Positions past a length hold ``fill``,
@@ -91,7 +93,7 @@ def gather_padded(
         values = out
     mask = _allocate(shape[:2], np.dtype(np.bool_), zeroed=True)
 
-    copy = PageCopy(pool, block_table, values)
+    copy = _copier(pool, block_table, values)
     pieces: list[Piece] = []
     for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         count = min(length, width)
@@ -105,7 +107,7 @@ def gather_padded(
 
 
 def gather_ragged(
-    pool: NDArray[Any],
+    pool: NDArray[Any] | StoredPages,
     block_table: NDArray[Any],
     seq_ptr: NDArray[Any],
     seq_lens: NDArray[Any],
@@ -121,7 +123,7 @@ def gather_ragged(
     shape = (sum(lengths), *pool.shape[2:])
     _check_limit(_checked_bytes(shape, pool.dtype), max_bytes)
     values = _allocate(shape, pool.dtype, zeroed=False)
-    copy = PageCopy(pool, block_table, values)
+    copy = _copier(pool, block_table, values)
     pieces: list[Piece] = []
     position = 0
     for start, length in zip(starts, lengths, strict=True):
@@ -240,7 +242,13 @@ def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any], *, zeroed: bool) -> 
     return memory[first : first + nbytes].view(dtype).reshape(shape)
 
 
-def _check_out(out: NDArray[Any], shape: tuple[int, ...], pool: NDArray[Any]) -> None:
+def _copier(pool: NDArray[Any] | StoredPages, block_table: NDArray[Any], values: NDArray[Any]) -> PageCopy | PageFetch:
+    if isinstance(pool, StoredPages):
+        return PageFetch(pool, block_table, values)
+    return PageCopy(pool, block_table, values)
+
+
+def _check_out(out: NDArray[Any], shape: tuple[int, ...], pool: NDArray[Any] | StoredPages) -> None:
     if out.shape != shape:
         raise BufferSizeError(
             f"out has shape {out.shape}, the gathered values have {shape}",
@@ -254,7 +262,7 @@ def _check_out(out: NDArray[Any], shape: tuple[int, ...], pool: NDArray[Any]) ->
         )
     if not out.flags.writeable:
         raise BufferSizeError("out is read-only", rule="gather.out")
-    if np.may_share_memory(out, pool):
+    if isinstance(pool, StoredPages) or np.may_share_memory(out, pool):
         raise BufferSizeError("out overlaps the pool it is gathered from", rule="gather.out")
 
 

@@ -11,16 +11,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .adapters.copying import copy_pages
 from .adapters.tables import Tables
 from .arrays.packing import pack
 from .model.element_types import ElementType, buffer_bytes
+from .page_copy import as_bits
 
-__all__ = ["PagePlan", "PoolChunks", "deduplicated", "plan_pages"]
+__all__ = ["PageMaker", "PagePlan", "PoolChunks", "PoolInput", "deduplicated", "plan_pages", "staged"]
 
 Ints = NDArray[np.int64]
 
@@ -69,7 +71,7 @@ def plan_pages(tables: Tables, *, num_pages: int, page_size: int, compact: bool,
     return PagePlan(written, page_size, pages, kept, table.astype(np.int64), tables.seq_ptr)
 
 
-def deduplicated(plan: PagePlan, pools: Sequence[NDArray[Any]]) -> PagePlan:
+def deduplicated(plan: PagePlan, pools: Sequence[PoolInput]) -> PagePlan:
     """The plan with pages that hold the same bytes in every one of ``pools`` written once.
 
     One page id names a page in all layers, so pages are merged only where all layers agree. Reads every pool once.
@@ -77,8 +79,8 @@ def deduplicated(plan: PagePlan, pools: Sequence[NDArray[Any]]) -> PagePlan:
     digests = [hashlib.blake2b(digest_size=32) for _ in range(plan.num_pages)]
     for pool in pools:
         page = 0
-        for staged in _staged(pool, plan):
-            for row in staged.reshape(len(staged), -1).view(np.uint8) if staged.size else ():
+        for piece in staged(pool, plan):
+            for row in piece.reshape(len(piece), -1).view(np.uint8) if piece.size else ():
                 digests[page].update(row.data)
                 page += 1
     seen: dict[bytes, int] = {}
@@ -99,6 +101,20 @@ def deduplicated(plan: PagePlan, pools: Sequence[NDArray[Any]]) -> PagePlan:
     )
 
 
+class PageMaker(Protocol):
+    """Pages that exist only when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def fill(self, pages: Ints, out: NDArray[Any]) -> None:
+        """Write these pages into ``out`` [n, page_size, num_heads, head_dim], of the same type in either byte order."""
+
+
+PoolInput: TypeAlias = NDArray[Any] | PageMaker
+
+
 class PoolChunks:
     """The bytes of one pool, written by a plan, piece by piece (a ``Chunked`` of the writer).
 
@@ -107,7 +123,10 @@ class PoolChunks:
     staging.
     """
 
-    def __init__(self, pool: NDArray[Any], plan: PagePlan, element_type: ElementType) -> None:
+    def __init__(self, pool: PoolInput, plan: PagePlan, element_type: ElementType) -> None:
+        # NumPy moves integers of any strides several times faster than types it does not know, and the bits are the same
+        if isinstance(pool, np.ndarray) and not element_type.is_packed and _is_little(pool.dtype):
+            pool = as_bits(pool)
         self._pool = pool
         self._plan = plan
         self._element_type = element_type
@@ -118,19 +137,22 @@ class PoolChunks:
         """``nbytes`` bytes in pieces; each is valid until the next is asked for."""
         if not self.nbytes:
             return
-        for staged in _staged(self._pool, self._plan):
+        for piece in staged(self._pool, self._plan):
             if self._element_type.is_packed:
-                yield pack(staged.reshape(-1), self._element_type)
+                yield pack(piece.reshape(-1), self._element_type)
             else:
-                yield staged.reshape(-1).view(np.uint8)
+                yield piece.reshape(-1).view(np.uint8)
 
 
-def _staged(pool: NDArray[Any], plan: PagePlan) -> Iterator[NDArray[Any]]:
-    """The written pages in order, in C-contiguous little-endian pieces [n, page_size, num_heads, head_dim]."""
+def staged(pool: PoolInput, plan: PagePlan) -> Iterator[NDArray[Any]]:
+    """The written pages in order, in C-contiguous little-endian pieces [n, page_size, num_heads, head_dim].
+
+    A piece is valid until the next is asked for. It may be the pool itself, whole.
+    """
     little = pool.dtype.newbyteorder("<")
-    plain = pool.flags.c_contiguous and pool.dtype == little
+    plain = isinstance(pool, np.ndarray) and pool.flags.c_contiguous and _is_little(pool.dtype)
     partial = None if plan.kept is None else plan.kept < plan.page_size
-    if plain and plan.pages is None and (partial is None or not partial.any()):
+    if isinstance(pool, np.ndarray) and plain and plan.pages is None and (partial is None or not partial.any()):
         yield pool
         return
     page_bytes = max(1, int(np.prod(pool.shape[1:], dtype=object)) * pool.dtype.itemsize)
@@ -142,18 +164,24 @@ def _staged(pool: NDArray[Any], plan: PagePlan) -> Iterator[NDArray[Any]]:
         first = int(pages[0])
         in_a_run = first + len(pages) - 1 == int(pages[-1]) and bool((np.diff(pages) == 1).all())
         touched = None if partial is None else np.flatnonzero(partial[start:stop])
-        if plain and in_a_run and (touched is None or not len(touched)):
+        if isinstance(pool, np.ndarray) and plain and in_a_run and (touched is None or not len(touched)):
             yield pool[first : first + len(pages)]
             continue
         piece = staging[: len(pages)]
-        if in_a_run:
+        if not isinstance(pool, np.ndarray):
+            pool.fill(pages, piece)
+        elif in_a_run:
             np.copyto(piece, pool[first : first + len(pages)], casting="equiv")
         elif plain:
             np.take(pool, pages, axis=0, out=piece, mode="clip")
         else:
-            np.copyto(piece, pool[pages], casting="equiv")
+            copy_pages(pool, piece, source_ids=pages, destination_ids=np.arange(len(pages)))
         if touched is not None and plan.kept is not None:
             raw = piece.view(np.uint8) if piece.dtype.itemsize else piece
             for place in touched.tolist():
                 raw[place, int(plan.kept[start + place]) :] = 0
         yield piece
+
+
+def _is_little(dtype: np.dtype[Any]) -> bool:
+    return dtype == dtype.newbyteorder("<")

@@ -2,8 +2,8 @@
 
 A snapshot is a file of block-paged tensors, one per layer and role, found by their descriptors; the lengths of the
 sequences, in a tensor ``seq_lens``; and who wrote it for which model, in the metadata. :func:`save_snapshot` makes
-one from arrays as an engine holds them, :func:`load_snapshot` gives it back. The bytes are left to ``store/``, the
-choice of pages to ``selection.py``, engine layouts to ``adapters/``.
+one from arrays as an engine holds them (``preparing.py`` says how), :func:`load_snapshot` gives it back, and
+``Snapshot.export`` hands it to an engine again (``export.py``). The bytes are left to ``store/``.
 """
 
 from __future__ import annotations
@@ -16,44 +16,20 @@ from typing import Any, Protocol, Self, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import adapters
-from ._version import __version__
-from .adapters.tables import Tables, normalise
-from .errors import BufferSizeError, IncompatibleError, InvalidFileError
+from .errors import IncompatibleError, InvalidFileError
+from .export import Exported, count_pages, export_merged
 from .limits import Limits
-from .model import element_types as et
-from .model.block_paged import BlockPagedLayout
 from .model.descriptor import TensorDescriptor
-from .model.layouts import RowMajorLayout
-from .selection import PagePlan, PoolChunks, deduplicated, plan_pages
+from .preparing import SNAPSHOT_KEY, SNAPSHOT_VERSION, prepare, tensor_name
 from .store import reader
-from .store.reader import SCALE_SUFFIX, SEQ_LENS, File, Report
+from .store.reader import File, Report
 from .store.writer import create
 from .tensors import PagedTensor, Tensor
 
-__all__ = ["Layer", "Snapshot", "SnapshotFile", "load_snapshot", "open_file", "save_snapshot"]
+__all__ = ["Layer", "Snapshot", "SnapshotFile", "load_snapshot", "open_file", "save_snapshot", "tensor_name"]
 
-SNAPSHOT_KEY = "hurray_wire.snapshot"
-SNAPSHOT_VERSION = 1
 ROLES = ("key", "value", "fused")
-IDENTITY_KEYS = {
-    "model_id": "model.id",
-    "model_revision": "model.revision",
-    "engine": "engine",
-    "tp_rank": "tp.rank",
-    "tp_size": "tp.size",
-    "pp_rank": "pp.rank",
-    "pp_size": "pp.size",
-    "first_token": "first_token",
-}
 OUTPUT_NAMES = {"key": "keys", "value": "values", "fused": "fused"}
-
-_U32_MAX = (1 << 32) - 1
-
-
-def tensor_name(layer: int | None, role: str) -> str:
-    """The name we give a tensor: ``layers.{i}.key``, or just the role for a tensor that belongs to no layer."""
-    return role if layer is None else f"layers.{layer}.{role}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,6 +161,74 @@ class Snapshot:
         mask = result.pop("mask")
         return {**result, "mask": mask}
 
+    def export(
+        self,
+        *,
+        layout: str = "split-nhd",
+        form: str | None = None,
+        page_size: int | None = None,
+        out: Any = None,
+        page_ids: Any = None,
+        layers: Iterable[int | None] | None = None,
+        seqs: Iterable[SupportsIndex] | None = None,
+        dtype: Any = None,
+        num_heads: int | None = None,
+        tp_rank: int | None = None,
+        tp_size: int | None = None,
+        left_padded: bool = False,
+        dequantize: bool = False,
+    ) -> Exported:
+        """The cache in an engine's layout: fresh arrays, or pages of pools that the caller has (``out``).
+
+        ``layout`` is one of ``hurray_wire.adapters.names()`` or "dense-thd", ``form`` a variant of it. ``layers`` and
+        ``seqs`` choose some, in this order. ``page_size`` cuts the pages anew, into any size. Only pages of these
+        sequences are exported, those that they share once, numbered as the sequences first use them; there are
+        ``count_pages(...)``. Slots past the tokens of a page are zero. Bits are kept, unless ``dequantize`` asks for
+        real numbers in float32.
+
+        ``out`` is a cache as its engine holds it: arrays of NumPy or anything that lends its memory (tensors of
+        PyTorch on the CPU), of any strides, with an entry for each layer exported, or a mapping from layer index.
+        ``page_ids`` says which of its pages to write: an id for each page, or a table (padded, or lists) with a row of
+        ids for each sequence, in which a shared page may have several places. No other page is touched. Without
+        ``page_ids``, the pools must have just as many pages as are exported. ``dtype`` says what raw bits of ``out``
+        are. With ``dequantize``, ``out`` may be of any floating type but float8, to which numbers are rounded.
+        ``left_padded`` says that a batch of "dense-thd" has its padding first.
+
+        ``tp_rank`` of ``tp_size`` takes the heads of one tensor-parallel rank. They are counted in the model, whose
+        ``num_heads`` are those of the snapshot, times its ``tp.size`` where the metadata has one. See
+        ``export_merged`` for several snapshots.
+
+        Raises IncompatibleError, BufferSizeError, InvalidDescriptorError, UnsupportedError or LimitError before
+        anything is written, KeyError for a layer that is not there. What only reading a damaged file can tell comes
+        while pages are written.
+        """
+        return export_merged(
+            [self],
+            layout=layout,
+            form=form,
+            page_size=page_size,
+            out=out,
+            page_ids=page_ids,
+            layers=layers,
+            seqs=seqs,
+            dtype=dtype,
+            num_heads=num_heads,
+            tp_rank=tp_rank,
+            tp_size=tp_size,
+            left_padded=left_padded,
+            dequantize=dequantize,
+        )
+
+    def count_pages(
+        self,
+        *,
+        page_size: int | None = None,
+        layers: Iterable[int | None] | None = None,
+        seqs: Iterable[SupportsIndex] | None = None,
+    ) -> int:
+        """How many pages ``export`` with these arguments writes: what an engine has to allocate for ``page_ids``."""
+        return count_pages(self, page_size=page_size, layers=layers, seqs=seqs)
+
     def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
         """Read everything and check all that can be; see ``File.verify``."""
         return self._file.verify(progress=progress)
@@ -220,8 +264,17 @@ def open_file(
     permissive: bool = False,
     limits: Limits | None = None,
     seq_lens: ArrayLike | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> SnapshotFile:
-    return reader.open_as(SnapshotFile, target, mmap=mmap, permissive=permissive, limits=limits, seq_lens=seq_lens)
+    return reader.open_as(
+        SnapshotFile,
+        target,
+        mmap=mmap,
+        permissive=permissive,
+        limits=limits,
+        seq_lens=seq_lens,
+        storage_options=storage_options,
+    )
 
 
 open_file.__doc__ = reader.open_as.__doc__
@@ -250,6 +303,7 @@ def save_snapshot(
     seq_ptr: Any = None,
     last_page_len: Any = None,
     token_slots: Any = None,
+    left_padded: bool = False,
     layout: str = "split-nhd",
     layout_form: str | None = None,
     page_size: int | None = None,
@@ -269,6 +323,7 @@ def save_snapshot(
     durable: bool = True,
     metadata: Mapping[str, Any] | None = None,
     scales: Any = None,
+    quantize: str | None = None,
     model_id: str | None = None,
     model_revision: str | None = None,
     engine: str | None = None,
@@ -289,12 +344,17 @@ def save_snapshot(
 
     The pages of each sequence come as ``block_tables`` [num_seqs, max_blocks] padded with anything, or as
     ``block_table`` with ``seq_ptr`` (and ``last_page_len`` instead of lengths), or as ``token_slots``; ``seq_lens``
-    [num_seqs] in tokens says how much of them counts, and entries beyond it are not looked at.
+    [num_seqs] in tokens says how much of them counts, and entries beyond it are not looked at. A cache without pages
+    (layout "dense-thd": past_key_values) has no tables; pages of ``page_size``, 16 by default, are cut while they are
+    written, and ``left_padded`` says that its padding comes first.
 
     ``compact`` writes only referenced pages, renumbered; ``scrub`` zeroes slots that no sequence uses; with both
     False the pool is written as it lies. ``deduplicate`` writes pages that are equal in all layers once.
     ``index_type`` is "uint32", "uint64" or "auto". ``scales`` gives float32 scales of a float8 cache, [] or
-    [num_heads]: a mapping from tensor name, or per layer a (key, value) pair. ``zstd`` (a level, or True) compresses,
+    [num_heads]: a mapping from tensor name, or per layer a (key, value) pair. ``quantize="int8"`` writes a floating
+    cache as int8 with a float32 scale for each slot of a page, which must have a power of two of them: a value x of a
+    slot whose greatest magnitude is m comes back (``dequantize=True``) as x' with |x - x'| <= (m / 254) * (1 + 2**-15),
+    or 2**-127 if that is more. NaN and infinity are refused. ``zstd`` (a level, or True) compresses,
     ``planes`` does it better, see ``hw.create``. ``progress`` is called with the bytes taken and the bytes in all after
     each tensor. The rest is identity, kept in the metadata beside ``metadata`` itself.
 
@@ -309,6 +369,7 @@ def save_snapshot(
         seq_ptr=seq_ptr,
         last_page_len=last_page_len,
         token_slots=token_slots,
+        left_padded=left_padded,
         layout=layout,
         layout_form=layout_form,
         page_size=page_size,
@@ -323,6 +384,7 @@ def save_snapshot(
         index_type=index_type,
         metadata=metadata,
         scales=scales,
+        quantize=quantize,
         model_id=model_id,
         model_revision=model_revision,
         engine=engine,
@@ -349,193 +411,8 @@ def save_snapshot(
                 progress(done, total)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A batch that has passed every check and is ready to be written, to a file or a stream.
-
-    ``tensors`` are (name, descriptor, buffers), ``seq_lens`` first; page pools are read from the caller's arrays only
-    while they are written.
-    """
-
-    metadata: dict[str, Any]
-    tensors: list[tuple[str, TensorDescriptor, list[Any]]]
-
-
-def prepare(
-    layers: Any,
-    *,
-    seq_lens: ArrayLike | None = None,
-    block_tables: Any = None,
-    block_table: Any = None,
-    seq_ptr: Any = None,
-    last_page_len: Any = None,
-    token_slots: Any = None,
-    layout: str = "split-nhd",
-    layout_form: str | None = None,
-    page_size: int | None = None,
-    num_heads: int | None = None,
-    head_dim: int | None = None,
-    value_head_dim: int | None = None,
-    dtype: Any = None,
-    layer_indices: Sequence[int | None] | None = None,
-    compact: bool = True,
-    scrub: bool = True,
-    deduplicate: bool = False,
-    index_type: str = "auto",
-    metadata: Mapping[str, Any] | None = None,
-    scales: Any = None,
-    **identity: Any,
-) -> Prepared:
-    """Check a batch and plan how it is written; arguments and errors are those of :func:`save_snapshot`."""
-    plan_metadata = _metadata(metadata, layout, identity)
-    pools = adapters.get(layout).views(
-        layers,
-        page_size=page_size,
-        num_heads=num_heads,
-        head_dim=head_dim,
-        value_head_dim=value_head_dim,
-        layer_indices=layer_indices,
-        form=layout_form,
-        dtype=dtype.dtype if isinstance(dtype, et.ElementType) else dtype,
-    )
-    every = [pool for layer in pools for pool in layer.pools.values()]
-    if not every:
-        raise BufferSizeError("there are no layers to write", rule="snapshot.no-layers")
-    num_pages, slots = every[0].shape[:2]
-    tables = normalise(
-        page_size=slots,
-        num_pages=num_pages,
-        seq_lens=seq_lens,
-        block_tables=block_tables,
-        block_table=block_table,
-        seq_ptr=seq_ptr,
-        last_page_len=last_page_len,
-        token_slots=token_slots,
-    )
-    plan = plan_pages(tables, num_pages=num_pages, page_size=slots, compact=compact, scrub=scrub)
-    if deduplicate:
-        plan = deduplicated(plan, every)
-    index = _index_type(index_type, plan)
-    planned = [
-        _plan_tensor(pool, layer.index, role, plan, tables, index)
-        for layer in pools
-        for role, pool in layer.pools.items()
-    ]
-    companions = _companions(scales, planned)
-    tensors = [_plan_array(SEQ_LENS, _lengths_array(tables.seq_lens))]
-    for tensor in planned:
-        tensors.append(tensor)
-        if tensor[0] in companions:
-            tensors.append(_plan_array(f"{tensor[0]}{SCALE_SUFFIX}", companions[tensor[0]]))
-    return Prepared(plan_metadata, tensors)
-
-
 def _buffer_bytes(descriptor: TensorDescriptor) -> int:
     return sum(handle.byte_size for handle in descriptor.buffers)
-
-
-def _plan_tensor(
-    pool: NDArray[Any], layer: int | None, role: str, plan: PagePlan, tables: Tables, index_type: str
-) -> tuple[str, TensorDescriptor, list[Any]]:
-    element_type = et.from_dtype(pool.dtype)
-    _, _, heads, dim = pool.shape
-    layout = BlockPagedLayout(
-        page_size=plan.page_size,
-        num_pages=plan.num_pages,
-        paged_axis=0,
-        num_seqs=len(tables.seq_lens),
-        kv_role=role,
-        layer_index=layer,
-        block_table_index_type=index_type,
-    )
-    chunks = PoolChunks(pool, plan, element_type)
-    block_table = plan.block_table.astype(layout.index_dtype)
-    seq_ptr = plan.seq_ptr.astype(layout.index_dtype)
-    shape = (int(tables.seq_lens.sum()), heads, dim)
-    sizes = (chunks.nbytes, block_table.nbytes, seq_ptr.nbytes)
-    descriptor = TensorDescriptor.build(element_type, shape, layout, sizes)
-    return tensor_name(layer, role), descriptor, [chunks, block_table, seq_ptr]
-
-
-def _index_type(index_type: str, plan: PagePlan) -> str:
-    if index_type != "auto":
-        return index_type
-    return "uint32" if max(plan.num_pages - 1, len(plan.block_table)) <= _U32_MAX else "uint64"
-
-
-def _lengths_array(seq_lens: NDArray[np.int64]) -> NDArray[Any]:
-    wide = len(seq_lens) and int(seq_lens.max()) > _U32_MAX
-    return seq_lens.astype("<u8" if wide else "<u4")
-
-
-def _plan_array(name: str, array: NDArray[Any]) -> tuple[str, TensorDescriptor, list[Any]]:
-    element_type = et.from_dtype(array.dtype)
-    return name, TensorDescriptor.build(element_type, array.shape, RowMajorLayout(), (array.nbytes,)), [array]
-
-
-def _metadata(given: Mapping[str, Any] | None, layout: str, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """What goes into the metadata: our own keys, the identity that was given, and the caller's own."""
-    given = dict(given or {})
-    for key in given:
-        if str(key).startswith("hurray_wire."):
-            raise InvalidFileError(f"metadata key {key!r} is reserved", rule="snapshot.reserved-key", found=key)
-    unknown = sorted(set(identity) - set(IDENTITY_KEYS))
-    if unknown:
-        raise TypeError(f"unexpected argument {unknown[0]!r}")
-    ours = {SNAPSHOT_KEY: SNAPSHOT_VERSION, "producer": f"hurray_wire {__version__}"}
-    named = {IDENTITY_KEYS[name]: value for name, value in identity.items() if value is not None}
-    return {**ours, **named, "source.layout": layout, **given}
-
-
-def _companions(scales: Any, planned: Sequence[tuple[str, TensorDescriptor, Any]]) -> dict[str, NDArray[np.float32]]:
-    """Companion scales by tensor name, checked: float32, [] or [num_heads]."""
-    if scales is None:
-        return {}
-    by_place = {
-        (descriptor.layout.layer_index, descriptor.layout.kv_role): name
-        for name, descriptor, _ in planned
-        if isinstance(descriptor.layout, BlockPagedLayout)
-    }
-    heads = {name: descriptor.shape[1] for name, descriptor, _ in planned}
-    companions: dict[str, NDArray[np.float32]] = {}
-    entries = scales.items() if isinstance(scales, Mapping) else _by_layer(scales, by_place)
-    for key, value in entries:
-        named = (
-            [(key, value)]
-            if isinstance(key, str)
-            else [(by_place.get((key, role), tensor_name(key, role)), scale) for role, scale in _by_role(value)]
-        )
-        for name, scale in named:
-            if name not in heads:
-                raise IncompatibleError(f"a scale is given for {name!r}, which is not written", rule="snapshot.scale")
-            array = np.asarray(scale, dtype="<f4")
-            if array.shape not in ((), (heads[name],)):
-                raise BufferSizeError(
-                    f"the scale of {name!r} has shape {list(array.shape)}, not [] or [{heads[name]}]",
-                    rule="snapshot.scale",
-                    declared=heads[name],
-                    found=array.shape,
-                )
-            companions[name] = array
-    return companions
-
-
-def _by_layer(scales: Sequence[Any], by_place: Mapping[tuple[int | None, str], str]) -> list[tuple[Any, Any]]:
-    layers = list(dict.fromkeys(layer for layer, _ in by_place))
-    if len(scales) != len(layers):
-        raise IncompatibleError(
-            f"{len(scales)} scales for {len(layers)} layers",
-            rule="snapshot.scale",
-            declared=len(layers),
-            found=len(scales),
-        )
-    return list(zip(layers, scales, strict=True))
-
-
-def _by_role(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        return list(value.items())
-    return [(role, scale) for role, scale in zip(("key", "value"), value, strict=True) if scale is not None]
 
 
 def _listed(layers: Sequence[int | None]) -> str:

@@ -25,6 +25,7 @@ from .model.block_paged import BlockPagedLayout, check_index_buffers, check_seq_
 from .model.descriptor import TensorDescriptor
 from .model.quantization import PerBlockAffine
 from .model.shape import is_dynamic
+from .page_fetch import StoredPages
 
 __all__ = ["Buffers", "MemoryBuffers", "PagedTensor", "Tensor", "make_tensor"]
 
@@ -245,7 +246,8 @@ class PagedTensor(Tensor):
         seqs = None if seqs is None else list(seqs)
         if max_len is None and out is not None and out.ndim >= 2:
             max_len = out.shape[1]
-        pool, table = self._pages_of(seqs, max_len)
+        # memory that the caller gave is not written to before all that can fail has been read
+        pool, table = self._pages_of(seqs, max_len, direct=out is None or dequantize)
         most = self._limits.max_dense_bytes
         if not dequantize:
             return gather_padded(
@@ -278,7 +280,7 @@ class PagedTensor(Tensor):
         Over all sequences this is the logical tensor of the descriptor. Errors as for :meth:`gather`.
         """
         seqs = None if seqs is None else list(seqs)
-        pool, table = self._pages_of(seqs, None)
+        pool, table = self._pages_of(seqs, None, direct=True)
         stored = gather_ragged(pool, table, *self._lengths, seqs=seqs, max_bytes=self._limits.max_dense_bytes)
         if not dequantize:
             return stored
@@ -312,17 +314,23 @@ class PagedTensor(Tensor):
             values = packing.unpack(raw, element_type, count)
             values.flags.writeable = False
         else:
-            dtype = element_type.dtype if element_type.dtype is not None else np.dtype(f"V{element_type.bits // 8}")
-            values = raw[: count * dtype.itemsize].view(dtype)
+            values = raw[: count * self._dtype.itemsize].view(self._dtype)
         return values.reshape(pages, page_size, heads, dim)
 
     def _pages_of(
-        self, seqs: list[SupportsIndex] | None, max_len: SupportsIndex | None
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """A pool that holds the pages of these sequences at least, and the block table that names them in it."""
+        self, seqs: list[SupportsIndex] | None, max_len: SupportsIndex | None, *, direct: bool
+    ) -> tuple[NDArray[Any] | StoredPages, NDArray[Any]]:
+        """A pool that holds the pages of these sequences at least, and the block table that names them in it.
+
+        With ``direct`` it may be one that is not in memory.
+        """
         seq_lens = self.seq_lens
         if self.lends_pages or self._page_bytes() is None:
             return self.page_pool, self.block_table
+        if direct and self.buffers.scatters and not self.descriptor.element_type.is_packed:
+            return StoredPages(
+                self.buffers, self.layout.pool_shape(self.descriptor.shape), self._dtype
+            ), self.block_table
         starts, lengths = choose(self.seq_ptr, seq_lens, seqs)
         cap = max(lengths, default=0) if max_len is None else int(max_len)
         page_size = self.layout.page_size
@@ -342,6 +350,12 @@ class PagedTensor(Tensor):
             return self.page_pool[pages]
         raw = self.buffers.fetch_rows(0, page_bytes, pages)
         return self._as_pages(raw.reshape(-1), len(pages))
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        """The NumPy type of an element that fills bytes; raw bytes for a private type."""
+        element_type = self.descriptor.element_type
+        return element_type.dtype if element_type.dtype is not None else np.dtype(f"V{element_type.bits // 8}")
 
     def _page_bytes(self) -> int | None:
         """Bytes of one page; None if a page of packed elements does not fill whole bytes, or is empty."""

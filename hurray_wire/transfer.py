@@ -20,7 +20,8 @@ from .limits import Limits
 from .model import element_types as et
 from .model.descriptor import TensorDescriptor
 from .model.layouts import CompositeLayout, RowMajorLayout
-from .snapshot import Snapshot, prepare, tensor_name
+from .preparing import prepare, tensor_name
+from .snapshot import Snapshot
 from .store.reader import SCALE_SUFFIX, SEQ_LENS, Report, checked_lengths, given_lengths
 from .store.stream import StreamReader, StreamWriter
 from .tensors import PagedTensor, Tensor, make_tensor

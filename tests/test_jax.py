@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from gather_kv_examples import BY_HAND, PUBLISHED, Example, published
 from numpy.typing import NDArray
+from requirements import require
 
 from hurray_wire.errors import BufferSizeError, IncompatibleError, UnsupportedError
 from hurray_wire.gather import Gathered, gather_kv, gather_padded
 
-if os.environ.get("HURRAY_WIRE_REQUIRE_JAX") != "1":
-    pytest.importorskip("jax", reason="the extra 'jax' is not installed")
+if find_spec("jax") is None:
+    require(None, "the extra 'jax' is not installed")
 
 import jax
 import jax.numpy as jnp
@@ -71,12 +71,7 @@ def token_by_token(
     return values
 
 
-EXAMPLES = json.loads((Path(__file__).parent / "data" / "gather_kv_examples.json").read_text())
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_the_published_examples_come_out_as_printed(example: dict[str, Any], dtype: Any) -> None:
+def assert_comes_out(example: Example, dtype: Any) -> None:
     batch = jitted(
         jnp.asarray(example["k_pages"], dtype),
         jnp.asarray(example["v_pages"], dtype),
@@ -88,6 +83,18 @@ def test_the_published_examples_come_out_as_printed(example: dict[str, Any], dty
         assert batch[name].dtype == dtype
         assert batch[name].tolist() == jnp.asarray(expected[name], dtype).tolist()
     assert batch["mask"].tolist() == expected["mask"]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("example", BY_HAND)
+def test_examples_come_out_as_worked_out_by_hand(example: Example, dtype: Any) -> None:
+    assert_comes_out(example, dtype)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("number", range(PUBLISHED))
+def test_the_published_examples_come_out_as_printed(number: int, dtype: Any) -> None:
+    assert_comes_out(published(number), dtype)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,8 @@ class DenseAdapter:
                     declared=ROLES,
                     found=tuple(layer.pools),
                 )
-            made.append({role: fresh(pool) for role, pool in layer.pools.items()})
+            entry = {role: fresh(pool) for role, pool in layer.pools.items()}
+            made.append((entry["key"], entry["value"]) if len(entry) == 2 else entry)
         return made
 
     def restore(self, sequences: Sequence[NDArray[Any]], source: PageSource, tables: Tables) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..errors import BufferSizeError, IncompatibleError, UnsupportedError
 
-__all__ = ["as_array"]
+__all__ = ["TORCH_BITS", "as_array"]
 
 _REFUSED = {
     "float8_e4m3fnuz": "its bias and its NaN are not those of the OCP type; convert the values, never the label",
@@ -35,7 +35,7 @@ _REFUSED = {
 _PACKED_ELSEWHERE = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"})
 
 # PyTorch types that NumPy cannot take, the torch type of equal width that it can, and what the bits are.
-_TORCH_BITS: dict[str, tuple[str, Any]] = {
+TORCH_BITS: dict[str, tuple[str, Any]] = {
     "bfloat16": ("int16", ml_dtypes.bfloat16),
     "float8_e4m3fn": ("uint8", ml_dtypes.float8_e4m3fn),
     "float8_e5m2": ("uint8", ml_dtypes.float8_e5m2),
@@ -115,7 +115,7 @@ def _borrow_torch(tensor: Any, torch: Any, what: str) -> NDArray[Any]:
         )
     if name in _REFUSED:
         raise _refusal(what, name)
-    bits, numpy_type = _TORCH_BITS.get(name, (None, None))
+    bits, numpy_type = TORCH_BITS.get(name, (None, None))
     try:
         tensor = tensor.detach()
         array: NDArray[Any] = (tensor if bits is None else tensor.view(getattr(torch, bits))).numpy()

@@ -107,7 +107,7 @@ class Repaging:
             granules[to[rows], columns] = self._granules(read)[old, within]
             for page, filled in zip(to.tolist(), self.filled[part].tolist(), strict=True):
                 if filled < self.page_size:
-                    destination[page, filled:] = 0
+                    destination[page, filled:] = np.zeros((), destination.dtype)
 
         def run() -> None:
             parallel.run(copy, chunks(self.num_pages, page_bytes(destination)))

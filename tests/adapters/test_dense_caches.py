@@ -104,16 +104,17 @@ def test_pages_are_joined_into_tokens(form: str | None, as_reader: bool) -> None
     specs = [LayerSpec(0, {role: PoolSpec(HEADS, DIM, pool.dtype) for role, pool in pools.items()})]
     made = dense.allocate(specs, seq_lens=LENGTHS, form=form)
     (layer,) = dense.views(made, seq_lens=LENGTHS, writable=True)
+    arrays = dict(zip(("key", "value"), made[0], strict=True))
     for role, views in layer.sequences.items():
         dense.restore(views, pools[role].__getitem__ if as_reader else pools[role], tables)
         for seq, length in enumerate(LENGTHS):
             for token in range(length):
                 page = tables.block_table[tables.seq_ptr[seq] + token // 4]
-                np.testing.assert_array_equal(token_of(made[0][role], seq, token), pools[role][page, token % 4])
+                np.testing.assert_array_equal(token_of(arrays[role], seq, token), pools[role][page, token % 4])
     if form in (None, "batch"):
-        assert made[0]["key"].shape == (4, HEADS, 8, DIM)
-        assert not made[0]["key"][0, :, 7:].any()  # padding is left alone
-        assert not made[0]["key"][1].any()
+        assert arrays["key"].shape == (4, HEADS, 8, DIM)
+        assert not arrays["key"][0, :, 7:].any()  # padding is left alone
+        assert not arrays["key"][1].any()
 
 
 def test_cutting_and_joining_gives_the_same_bits() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from requirements import require
 
 from hurray_wire import adapters
 from hurray_wire.adapters import as_array, copy_pages
@@ -87,7 +90,8 @@ def test_torch_tensors_numpy_cannot_reach_are_refused_with_the_reason() -> None:
 
 @pytest.mark.parametrize(("name", "numpy_type"), TYPES)
 def test_a_jax_array_is_borrowed_and_is_no_destination(name: str, numpy_type: Any) -> None:
-    jnp = pytest.importorskip("jax.numpy")
+    require(find_spec("jax"), "the extra 'jax' is not installed")
+    jnp = import_module("jax.numpy")
     values = some_bits(4, 2, 16).view(numpy_type)
     array = jnp.asarray(values)
     found = as_array(array, what="pool")

@@ -1,0 +1,378 @@
+"""Handing a snapshot to an engine: as fresh arrays of its layout, or into pages of pools that it already has.
+
+``Snapshot.export`` and :func:`export_merged` say what they do. All that can be refused is refused before the first
+page is written: what an engine goes on using is never half changed by a mistake in a call. Pages are then copied in
+pieces of about a MiB, on all cores, from wherever the file keeps them, so that no pool is held twice.
+
+Which tensors and heads make up a pool is told in ``export_parts.py``, which pages there are and where they go in
+``export_pages.py``, how they lie in a layout in ``adapters/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, SupportsIndex, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from . import adapters
+from .adapters import LayerPools, LayerSpec, PageSource, PoolAdapter, PoolSpec, Tables
+from .adapters.base import by_index, layer_name
+from .adapters.copying import check_destination
+from .errors import BufferSizeError, HurrayError, IncompatibleError, LimitError
+from .export_pages import PageMap, chosen_tables, place
+from .export_parts import ExportPool, Piece, Shard, Share, pools_of
+from .model.element_types import ElementType
+from .tensors import PagedTensor
+
+T = TypeVar("T")
+
+__all__ = ["Exported", "count_pages", "export_merged"]
+
+_REAL_TYPES = ("float16", "bfloat16", "float32", "float64")
+_INT32_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exported:
+    """A cache in an engine's layout, with all that belongs to it.
+
+    ``arrays`` is what ``save_snapshot(layout=...)`` takes: an entry for each of ``layers``, or one array for all of
+    them; it is ``out`` where that was given. ``seq_lens`` [num_seqs] are the tokens of each sequence.
+
+    ``block_tables`` [num_seqs, max_blocks] has the page ids of each sequence, padded with -1; ``block_table`` and
+    ``seq_ptr`` [num_seqs + 1] say the same without padding. All are int32, or int64 where a number needs it. They are
+    None for a layout without pages.
+
+    ``scales`` are the companion scales of a float8 cache, [] or [num_heads], by layer and role: what ``save_snapshot``
+    takes as ``scales``.
+    """
+
+    layout: str
+    form: str | None
+    arrays: Any
+    layers: tuple[int | None, ...]
+    seq_lens: NDArray[Any]
+    page_size: int | None = None
+    block_tables: NDArray[Any] | None = None
+    block_table: NDArray[Any] | None = None
+    seq_ptr: NDArray[Any] | None = None
+    scales: dict[int | None, dict[str, NDArray[np.float32]]] = field(default_factory=dict)
+
+
+def export_merged(
+    snapshots: Sequence[Shard],
+    *,
+    layout: str = "split-nhd",
+    form: str | None = None,
+    page_size: int | None = None,
+    out: Any = None,
+    page_ids: Any = None,
+    layers: Iterable[int | None] | None = None,
+    seqs: Iterable[SupportsIndex] | None = None,
+    dtype: Any = None,
+    num_heads: int | None = None,
+    tp_rank: int | None = None,
+    tp_size: int | None = None,
+    left_padded: bool = False,
+    dequantize: bool = False,
+) -> Exported:
+    """Export the cache whose heads lie in the snapshots of several tensor-parallel ranks.
+
+    ``snapshots`` are the ranks as their metadata tells (``tp.rank``, ``tp.size``), or else all ranks in order. Without
+    ``tp_rank`` and ``tp_size`` all heads are merged; with them, those of one rank of another number of ranks are
+    exported, for which it is enough to give the snapshots that hold them. ``num_heads`` of the model need only be
+    told where ranks hold copies of heads. All other arguments, and the errors, are those of ``Snapshot.export``;
+    snapshots that do not go together raise IncompatibleError.
+    """
+    pools = pools_of(snapshots, layers, Share(num_heads, tp_rank, tp_size), dequantize=dequantize)
+    chosen = None if seqs is None else list(seqs)
+    _check_one_batch(pools)
+    if out is None and (page_ids is not None or dtype is not None):
+        raise TypeError("page_ids= and dtype= are about arrays that are given with out=")
+    numpy_type = dtype.dtype if isinstance(dtype, ElementType) else dtype
+    if layout == adapters.dense.name:
+        if page_size is not None or page_ids is not None:
+            raise TypeError(f"{layout} has no pages, so page_size= and page_ids= mean nothing")
+        return _export_dense(pools, chosen, out, form, dtype=numpy_type, left_padded=left_padded, dequantize=dequantize)
+    if left_padded:
+        raise TypeError(f"left_padded= is about a batch without pages, not {layout}")
+    adapter = adapters.get(layout)
+    size = pools[0].pieces[0].tensor.layout.page_size if page_size is None else page_size
+    pages = _in_memory(lambda: PageMap.of(_tensors(pools), chosen, size))
+    return _export_pages(pools, adapter, pages, out, page_ids, form, dtype=numpy_type, dequantize=dequantize)
+
+
+def count_pages(
+    snapshot: Shard,
+    *,
+    page_size: int | None = None,
+    layers: Iterable[int | None] | None = None,
+    seqs: Iterable[SupportsIndex] | None = None,
+) -> int:
+    """How many pages an export with these arguments has; see ``Snapshot.count_pages``."""
+    indices = snapshot.layers if layers is None else layers
+    tensors = [tensor for index in indices for tensor in snapshot[index].tensors.values()]
+    if not tensors:
+        raise IncompatibleError("there is no layer to export", rule="adapter.layers")
+    size = tensors[0].layout.page_size if page_size is None else page_size
+    return PageMap.of(tensors, None if seqs is None else list(seqs), size).num_pages
+
+
+def _export_pages(
+    pools: Sequence[ExportPool],
+    adapter: PoolAdapter,
+    pages: PageMap,
+    out: Any,
+    page_ids: Any,
+    form: str | None,
+    *,
+    dtype: DTypeLike | None,
+    dequantize: bool,
+) -> Exported:
+    specs = _specs(pools)
+    if out is None:
+        form = form or adapter.forms[0].name
+        fresh = partial(adapter.allocate, specs, num_pages=pages.num_pages, page_size=pages.page_size, form=form)
+        arrays = _in_memory(fresh)
+    else:
+        arrays = out
+    views = _views(adapter, arrays, specs, page_size=pages.page_size, form=form, dtype=dtype)
+    if page_ids is None:
+        _check_every_page(pages, views)
+    placement = place(pages, range(pages.num_pages) if page_ids is None else page_ids)
+    copies = []
+    for pool in pools:
+        view = views[pool.index, pool.role]
+        _check_fit(pool, view.shape[2:], view.dtype, dequantize)
+        for piece in pool.pieces:
+            source = _source(piece, view.dtype, dequantize)
+            copies.append(pages.plan_copy(piece.tensor, source, view[:, :, piece.give], placement))
+    scales = _scales(pools, dequantize)
+    for copy in copies:
+        copy()
+    tables = pages.tables._replace(block_table=placement.block_table)
+    return Exported(
+        adapter.name,
+        form,
+        arrays,
+        tuple(spec.index for spec in specs),
+        _narrow(tables.seq_lens),
+        pages.page_size,
+        _narrow(_padded(tables)),
+        _narrow(tables.block_table),
+        _narrow(tables.seq_ptr),
+        scales,
+    )
+
+
+def _export_dense(
+    pools: Sequence[ExportPool],
+    seqs: Sequence[SupportsIndex] | None,
+    out: Any,
+    form: str | None,
+    *,
+    dtype: DTypeLike | None,
+    left_padded: bool,
+    dequantize: bool,
+) -> Exported:
+    dense, specs = adapters.dense, _specs(pools)
+    lengths = chosen_tables(pools[0].pieces[0].tensor, seqs).seq_lens
+    indices = [spec.index for spec in specs]
+    if out is None:
+        form = form or dense.forms[0].name
+        arrays = _in_memory(partial(dense.allocate, specs, seq_lens=lengths, form=form))
+    elif form is not None:
+        raise TypeError(f"the arrays of {dense.name} tell their form; form= is for fresh ones")
+    else:
+        arrays = _entries(dense.name, out, indices)
+    views: dict[tuple[int | None, str], list[NDArray[Any]]] = {}
+    if len(lengths):  # of no sequence there is nothing to write, and arrays of none tell no heads
+        found = dense.views(
+            arrays, seq_lens=lengths, left_padded=left_padded, layer_indices=indices, dtype=dtype, writable=True
+        )
+        _check_roles(dense.name, specs, {layer.index: layer.sequences.keys() for layer in found})
+        views = {(layer.index, role): views for layer in found for role, views in layer.sequences.items()}
+        _check_apart([views[0] for views in views.values()])
+    copies = []
+    for pool in pools:
+        sequences = views.get((pool.index, pool.role), [])
+        for view in sequences:
+            _check_fit(pool, view.shape[1:], view.dtype, dequantize)
+        for piece in pool.pieces if sequences else ():
+            source = _source(piece, sequences[0].dtype, dequantize)
+            parts = [view[:, piece.give] for view in sequences]
+            for part in parts:
+                check_destination(part, None if callable(source) else source)
+            copies.append(partial(dense.restore, parts, source, chosen_tables(piece.tensor, seqs)))
+    scales = _scales(pools, dequantize)
+    for copy in copies:
+        copy()
+    given = arrays if out is None else out
+    return Exported(dense.name, form, given, tuple(indices), _narrow(lengths), scales=scales)
+
+
+def _tensors(pools: Iterable[ExportPool]) -> list[PagedTensor]:
+    return [piece.tensor for pool in pools for piece in pool.pieces]
+
+
+def _check_one_batch(pools: Sequence[ExportPool]) -> None:
+    first, *others = _tensors(pools)
+    for tensor in others:
+        if not np.array_equal(tensor.seq_lens, first.seq_lens):
+            raise IncompatibleError(
+                f"{tensor.name!r} is of another batch than {first.name!r}: the lengths of its sequences differ",
+                rule="export.batch",
+            )
+
+
+def _specs(pools: Iterable[ExportPool]) -> list[LayerSpec]:
+    found: dict[int | None, dict[str, PoolSpec]] = {}
+    for pool in pools:
+        found.setdefault(pool.index, {})[pool.role] = pool.spec
+    return [LayerSpec(index, specs) for index, specs in found.items()]
+
+
+def _in_memory(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except (MemoryError, ValueError) as cause:
+        if isinstance(cause, HurrayError):
+            raise
+        raise LimitError(f"there is no memory for the export: {cause}", rule="limit.memory") from cause
+
+
+def _entries(name: str, out: Any, indices: Sequence[int | None]) -> list[Any]:
+    """The caller's entry for each layer: by its index in a mapping, in order in a sequence."""
+    if not isinstance(out, Mapping):
+        return [entry for _, entry in by_index(name, out, indices)]
+    for index in indices:
+        if index not in out:
+            raise IncompatibleError(f"{name}: out has no {layer_name(index)}", rule="adapter.layers", found=index)
+    return [out[index] for index in indices]
+
+
+def _views(
+    adapter: PoolAdapter,
+    arrays: Any,
+    specs: Sequence[LayerSpec],
+    *,
+    page_size: int,
+    form: str | None,
+    dtype: DTypeLike | None,
+) -> dict[tuple[int | None, str], NDArray[Any]]:
+    """The destination of every pool. Layers are asked for one by one, as each may have other heads."""
+    indices = [spec.index for spec in specs]
+    if adapter.one_array:
+        calls = [(arrays, indices, specs[0])]
+    else:
+        entries = _entries(adapter.name, arrays, indices)
+        calls = [([entry], [spec.index], spec) for entry, spec in zip(entries, specs, strict=True)]
+    found: list[LayerPools] = []
+    for cache, numbers, spec in calls:
+        one = next(iter(spec.pools.values()))
+        found += adapter.views(
+            cache,
+            page_size=page_size,
+            num_heads=one.num_heads,
+            head_dim=one.head_dim,
+            value_head_dim=spec.pools["value"].head_dim if "value" in spec.pools else None,
+            layer_indices=numbers,
+            form=form,
+            dtype=dtype,
+            writable=True,
+        )
+    _check_roles(adapter.name, specs, {layer.index: layer.pools.keys() for layer in found})
+    views = {(layer.index, role): view for layer in found for role, view in layer.pools.items()}
+    _check_apart(list(views.values()))
+    return views
+
+
+def _check_roles(name: str, specs: Sequence[LayerSpec], found: Mapping[int | None, Iterable[str]]) -> None:
+    for spec in specs:
+        roles = set(found[spec.index])
+        if roles != set(spec.pools):
+            raise IncompatibleError(
+                f"{name}: {layer_name(spec.index)} of the snapshot has {' and '.join(spec.pools)}, but out has "
+                f"{' and '.join(sorted(roles))}",
+                rule="adapter.roles",
+                declared=tuple(spec.pools),
+                found=tuple(sorted(roles)),
+            )
+
+
+def _check_apart(destinations: Sequence[NDArray[Any]]) -> None:
+    """No array is given twice: ``[pool] * num_layers`` is easily written, and keeps the last layer only."""
+    starts = [view.__array_interface__["data"][0] for view in destinations if view.size]
+    if len(set(starts)) < len(starts):
+        raise IncompatibleError("out has the same memory in two places", rule="adapter.destination")
+
+
+def _check_every_page(pages: PageMap, views: Mapping[Any, NDArray[Any]]) -> None:
+    """Without page ids, a pool of the caller's must be there for the export alone."""
+    for view in views.values():
+        if len(view) != pages.num_pages:
+            raise IncompatibleError(
+                f"the export has {pages.num_pages} pages, out has {len(view)}; say which to write with page_ids=",
+                rule="adapter.copy-count",
+                declared=pages.num_pages,
+                found=len(view),
+            )
+
+
+def _check_fit(pool: ExportPool, row: tuple[int, ...], dtype: np.dtype[Any], dequantize: bool) -> None:
+    """A destination takes the values of the pool: its tokens have the shape ``row``, its elements are ``dtype``."""
+    if row != (pool.spec.num_heads, pool.spec.head_dim):
+        raise BufferSizeError(
+            f"{pool.what} has {pool.spec.num_heads} heads of {pool.spec.head_dim}, but out has tokens of {list(row)}",
+            rule="adapter.copy-shape",
+            declared=(pool.spec.num_heads, pool.spec.head_dim),
+            found=row,
+        )
+    native = dtype.newbyteorder("=")
+    if native != pool.spec.dtype.newbyteorder("=") and not (dequantize and native.name in _REAL_TYPES):
+        raise BufferSizeError(
+            f"{pool.what} is {pool.spec.dtype}, but out is {dtype}; values are not converted",
+            rule="adapter.copy-type",
+            declared=str(pool.spec.dtype),
+            found=str(dtype),
+        )
+
+
+def _source(piece: Piece, dtype: np.dtype[Any], dequantize: bool) -> PageSource:
+    """The pages of a piece: the pool itself where it lies in memory and is taken as it is, else a function."""
+    tensor, take = piece.tensor, piece.take
+    if tensor.lends_pages and not dequantize:
+        return tensor.page_pool[:, :, take]
+
+    def read(ids: NDArray[np.int64]) -> NDArray[Any]:
+        pages = tensor.read_pages(ids, dequantize=dequantize)[:, :, take]
+        if not dequantize:
+            return pages
+        with np.errstate(all="ignore"):
+            return pages.astype(dtype, copy=False)
+
+    return read
+
+
+def _scales(pools: Iterable[ExportPool], dequantize: bool) -> dict[int | None, dict[str, NDArray[np.float32]]]:
+    scales: dict[int | None, dict[str, NDArray[np.float32]]] = {}
+    for pool in () if dequantize else pools:
+        if (scale := pool.scale()) is not None:
+            scales.setdefault(pool.index, {})[pool.role] = scale
+    return scales
+
+
+def _padded(tables: Tables) -> NDArray[np.int64]:
+    counts = np.diff(tables.seq_ptr)
+    padded = np.full((len(counts), int(counts.max(initial=0))), -1, dtype=np.int64)
+    padded[np.arange(padded.shape[1]) < counts[:, np.newaxis]] = tables.block_table
+    return padded
+
+
+def _narrow(numbers: NDArray[np.int64]) -> NDArray[Any]:
+    """As int32, in which engines keep tables and lengths, if that holds every number."""
+    return numbers.astype(np.int32) if int(numbers.max(initial=0)) <= _INT32_MAX else numbers
