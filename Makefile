@@ -2,11 +2,12 @@
 # Each makes a virtual environment of its own in .venv and installs all it needs there.
 
 PYTHON ?= python3
+EXTRAS ?= dev
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
-.PHONY: demo test lint fixtures clean
+.PHONY: demo test lint fixtures bench clean
 
 demo: $(STAMP)
 	@$(BIN)/python tools/demo.py
@@ -22,9 +23,12 @@ lint: $(STAMP)
 fixtures: $(STAMP)
 	$(BIN)/python tools/make_fixtures.py
 
+bench: $(STAMP)
+	$(BIN)/python tools/bench.py
+
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
 clean:

@@ -1,9 +1,10 @@
 # The Hurray container and tensor descriptor for Kaitai Struct (https://kaitai.io): a second, declarative statement of
 # the bytes that the documents beside this file describe, from which parsers in a dozen languages can be generated.
 #
-# It holds every layout, every optional section, the KV section, the index and the trailer. It checks what stands in one
-# place: magics, reserved bytes, tags, bounds. What relates several places (sizes against shapes, overlaps, checksums,
-# the index buffers of block-paged tensors, composites) is left to whoever uses the parser.
+# It holds every layout, every optional section, the KV section, the index and the trailer. It checks what one structure
+# tells of itself: magics, reserved bytes, tags, bounds. What relates several (sizes against shapes, sections against the
+# element type, overlaps, checksums, the index buffers of block-paged tensors, composites) is left to whoever uses the
+# parser.
 meta:
   id: hurray
   title: Hurray tensor file
@@ -15,7 +16,7 @@ meta:
 doc: |
   A container of named tensors. The header is at the start; the trailer, the last 40 bytes, leads to the index and to the
   KV section, and an index entry leads to its descriptor and buffers. A stream (type `tensor_stream`) is descriptors with
-  their buffers, one after another.
+  their buffers, one after another. A descriptor by itself is of type `bare_descriptor`.
 
 seq:
   - id: header
@@ -255,6 +256,16 @@ types:
         repeat-expr: descriptor.body.buffer_count
 
   # ---- descriptor --------------------------------------------------------------------------------------------------
+  bare_descriptor:
+    doc: An input that is one descriptor and nothing else.
+    seq:
+      - id: descriptor
+        type: descriptor
+      - id: tail
+        size-eos: true
+        valid:
+          expr: _.length == 0
+
   descriptor:
     seq:
       - id: magic
@@ -295,13 +306,20 @@ types:
       - id: rank
         type: u4
         valid:
-          max: 64
+          expr: >-
+            layout_tag == layout::block_paged ? _ == 3
+            : layout_tag == layout::csr or layout_tag == layout::csc ? _ == 2
+            : _ <= 64 and _ >= (layout_tag == layout::csf ? 3 : layout_tag == layout::hilbert ? 2
+            : layout_tag == layout::tiled or layout_tag == layout::coo ? 1 : 0)
       - id: shape
         type: u8
         repeat: expr
         repeat-expr: rank
       - id: byte_offset
         type: u8
+        valid:
+          expr: _ == 0 or layout_tag.to_i < 0x06 or layout_tag.to_i > 0x0b
+        doc: In sparse, block-paged and composite layouts, 0.
       - id: layout
         type:
           switch-on: layout_tag
@@ -317,7 +335,7 @@ types:
             'layout::csf': csf(rank)
             'layout::block_paged': block_paged
             'layout::composite': composite
-            'layout::hilbert': hilbert
+            'layout::hilbert': hilbert(rank)
             _: private_layout
       - id: buffer_count
         type: u1
@@ -367,7 +385,10 @@ types:
       - id: memory_class
         type: u1
         valid:
-          expr: _ <= 3 or (_ >= 0xf0 and _ <= 0xfe and device_tag >= 0xf0)
+          expr: >-
+            _ == 0 or (_ <= 2 and device_tag != 5) or (_ >= 0xf0 and _ <= 0xfe and device_tag >= 0xf0)
+            or (_ == 3 and (device_tag == 1 or device_tag == 2 or device_tag == 4 or device_tag == 7))
+        doc: 0 standard, 1 host-pinned, 2 unified, 3 peer; not every device has each.
       - id: reserved
         contents: [0]
 
@@ -518,15 +539,18 @@ types:
           max: 0xfffffffe
 
   hilbert:
+    params:
+      - id: rank
+        type: u4
     seq:
       - id: hilbert_order
         type: u4
         valid:
-          min: 1
+          expr: _ >= 1 and _ * rank <= 64
       - id: hilbert_rank
         type: u4
         valid:
-          min: 2
+          expr: _ == rank
 
   private_layout:
     seq:
@@ -567,15 +591,20 @@ types:
             1: per_tensor_affine
             2: per_channel_affine
             3: per_block_affine
-            4: blocks
-            5: blocks
+            4: blocks(8, 0xffffffff)
+            5: blocks(16, 2048)
       - id: padding
-        size-eos: true
+        type: u1
+        valid: 0
+        repeat: eos
 
   per_tensor_affine:
     seq:
       - id: scale
         type: f4
+        valid:
+          expr: _ != 0 and _ - _ == 0
+        doc: Neither 0 nor infinite nor NaN.
       - id: zero_point
         type: s4
       - id: reserved
@@ -589,6 +618,8 @@ types:
         type: u4
       - id: zero_point_buffer_index
         type: u4
+        valid:
+          expr: (_ == 0xffffffff) == (_parent.flags == 1)
         doc: 0xffffffff where the scheme is symmetric
       - id: scale_type_tag
         type: u1
@@ -608,6 +639,8 @@ types:
         type: u4
       - id: zero_point_buffer_index
         type: u4
+        valid:
+          expr: (_ == 0xffffffff) == (_parent.flags == 1)
         doc: 0xffffffff where the scheme is symmetric
       - id: scale_type_tag
         type: u1
@@ -618,13 +651,18 @@ types:
 
   blocks:
     doc: NF4 and MXFP
+    params:
+      - id: smallest
+        type: u4
+      - id: largest
+        type: u4
     seq:
       - id: axis
         type: u4
       - id: block_size
         type: u4
         valid:
-          expr: _ >= 8 and (_ & (_ - 1)) == 0
+          expr: _ >= smallest and _ <= largest and (_ & (_ - 1)) == 0
       - id: scale_buffer_index
         type: u4
 
@@ -670,8 +708,12 @@ types:
         type: u1
       - id: has_nan
         type: u1
+        valid:
+          expr: _ <= 1 or computed_mask & 32 == 0
       - id: has_inf
         type: u1
+        valid:
+          expr: _ <= 1 or computed_mask & 32 == 0
       - id: reserved
         contents: [0, 0, 0, 0]
 
@@ -695,22 +737,30 @@ types:
           max: 1
       - id: sign_bits
         type: u1
+        valid:
+          expr: _ == 0 or is_float == 1
       - id: exponent_bits
         type: u1
+        valid:
+          expr: _ == 0 or is_float == 1
       - id: mantissa_bits
         type: u1
+        valid:
+          expr: _ == 0 or is_float == 1
       - id: reserved_bits
         contents: [0, 0]
       - id: exponent_bias
         type: u4
+        valid:
+          expr: _ == 0 or is_float == 1
       - id: has_nan
         type: u1
         valid:
-          max: 1
+          expr: _ <= is_float
       - id: has_inf
         type: u1
         valid:
-          max: 1
+          expr: _ <= is_float
       - id: reserved
         contents: [0, 0]
 

@@ -753,6 +753,8 @@ def _check_member(head: Json, rule: int, number: int, member: tuple[Json, int]) 
     if rule != 2 and section:
         raise Refused("only overlay members carry a composite member section", offset)
     if rule in (1, 2):
+        if any(d.get(field) != head.get(field) for field in ("type_tag", "extension_type")):
+            raise Refused("a partition or overlay member has the head's element type", offset)
         if not d.get("shard"):
             raise Refused("a partition or overlay member carries a shard section", offset)
         if d["shard"]["parent_shape"] != head["shape"]:
@@ -776,8 +778,8 @@ def _align(offset: int, alignment: int) -> int:
 def decode_file(data: bytes, permissive: bool = False, verify: bool = True) -> Json:
     """A container file. Each tensor's ``buffers`` is a list of bytes; `dump` turns the result into the JSON shape.
 
-    ``verify`` also checks ``hurray_wire.crc32c`` where the file has it, and payload that a reader need not look at:
-    sparse indices, unused bits behind packed elements, MXFP scales.
+    ``verify`` also checks the checksums in metadata where the file has them, and payload that a reader need not look
+    at: sparse indices, unused bits behind packed elements, MXFP scales.
     """
     data = bytes(data)
     header = _file_header(data)
@@ -813,6 +815,7 @@ def decode_file(data: bytes, permissive: bool = False, verify: bool = True) -> J
     _check_composites([(t["descriptor"], e["descriptor_offset"]) for t, e in zip(tensors, ordered, strict=True)])
     _check_extents(data, extents, header["first_descriptor_offset"], bool(ordered))
     if verify and metadata is not None:
+        _check_seal(data, trailer, metadata)
         _check_recorded_checksums(data, metadata, ordered, tensors)
     return {
         "form": "file",
@@ -999,6 +1002,16 @@ def _check_extents(data: bytes, extents: list[Extent], first_descriptor: int, ha
             raise Refused(f"no hole follows the {last}", reached)
         _check_zero(data, reached, start)
         reached, last, slack = end, what, room
+
+
+def _check_seal(data: bytes, trailer: Json, metadata: list[Json]) -> None:
+    """The last entry, if it is ``hurray_wire.metadata_crc32c``, tells the checksum of what stands before it."""
+    key = "hurray_wire.metadata_crc32c"
+    if not metadata or (metadata[-1]["key"], metadata[-1]["kind"]) != (key, "u64"):
+        return
+    start, end = trailer["kv_offset"], trailer["kv_offset"] + trailer["kv_length"] - (2 + len(key) + 1 + 8)
+    if metadata[-1]["value"] != crc32c(data[start:end]):
+        raise Refused("the checksum of the metadata is the one recorded", end)
 
 
 def _check_recorded_checksums(data: bytes, metadata: list[Json], ordered: list[Json], tensors: list[Json]) -> None:

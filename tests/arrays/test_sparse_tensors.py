@@ -400,6 +400,7 @@ def test_scipy_holds_the_same(make_one: Callable[[], Sparse], form: str) -> None
 def test_what_scipy_has_no_form_for_is_refused(
     layout: Layout, shape: tuple[int, ...], indices: list[Any], element_type: ElementType
 ) -> None:
+    require(find_spec("scipy"), "SciPy is not installed")
     values = bytes(buffer_bytes(element_type, 1))
     with pytest.raises(UnsupportedError) as caught:
         read(layout, shape, values, *indices, element_type=element_type).to_scipy()

@@ -14,8 +14,8 @@ from typing import Any
 
 from spec_pages import ROOT
 
-from hurray_wire.model import descriptor as model
 from hurray_wire.model import layouts
+from hurray_wire.model import sections as model
 from hurray_wire.model.block_paged import BlockPagedLayout
 from hurray_wire.model.descriptor import TensorDescriptor
 from hurray_wire.model.quantization import NO_BUFFER, Quantization

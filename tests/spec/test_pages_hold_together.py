@@ -10,8 +10,8 @@ from spec_pages import ROOT, SPEC, all_sections, anchor_of, section, sections
 
 from hurray_wire.errors import InvalidDescriptorError
 from hurray_wire.limits import Limits
-from hurray_wire.model import descriptor as model
 from hurray_wire.model import quantization
+from hurray_wire.model import sections as model
 from hurray_wire.model.element_types import ALL
 from hurray_wire.model.layouts import KNOWN_TAGS
 

@@ -16,8 +16,8 @@ from spec_numbers import leaves, numbers, plain
 from spec_pages import Example, all_sections, example, fence, read_as, section
 
 import hurray_wire as hw
+from hurray_wire.addressing import element_offset
 from hurray_wire.annotate import annotate
-from hurray_wire.gather import element_offset
 
 
 @pytest.mark.parametrize("one", EXAMPLES, ids=lambda e: e.name)

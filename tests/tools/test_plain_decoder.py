@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from foreign.damaged import part
+from requirements import reference
 
 ROOT = Path(__file__).resolve().parents[2]
-REFERENCE = ROOT.parent / "shared" / "reference"
-needs_reference = pytest.mark.skipif(
-    not REFERENCE.is_dir(), reason="the files of the Rust implementation are not beside this project"
-)
 
 
 def _load() -> Any:
@@ -215,6 +213,37 @@ def test_padding_of_a_file_is_zero() -> None:
             plain.decode_file(good[:at] + b"\x01" + good[at + 1 :])
 
 
+def file_of_metadata(*entries: tuple[bytes, int]) -> bytes:
+    """A file without tensors, with metadata that are all u64."""
+    kv = struct.pack("<I", len(entries))
+    kv += b"".join(struct.pack("<H", len(key)) + key + struct.pack("<BQ", 3, value) for key, value in entries)
+    out = b"HRRYFILE\x01\0\0\0" + struct.pack("<IIQQ28x", 1, 4096, 64, 0) + kv + bytes(-len(kv) % 8)
+    return out + bytes(8) + struct.pack("<QQQII4x", len(out), 8, 64, len(kv), 0) + b"HRRY"
+
+
+def test_metadata_checksum_is_that_of_what_stands_before_it() -> None:
+    key = b"hurray_wire.metadata_crc32c"
+    before = struct.pack("<IH", 2, 1) + b"n" + struct.pack("<BQ", 3, 7)
+    crc = plain.crc32c(before)
+    assert len(plain.decode_file(file_of_metadata((b"n", 7), (key, crc)))["kv_metadata"]) == 2
+    for wrong in (crc ^ 1, crc + (1 << 32)):
+        with pytest.raises(plain.Refused, match="checksum of the metadata"):
+            plain.decode_file(file_of_metadata((b"n", 7), (key, wrong)))
+    with pytest.raises(plain.Refused, match="checksum of the metadata"):
+        plain.decode_file(file_of_metadata((b"n", 6), (key, crc)))
+    # only the last entry is one
+    assert len(plain.decode_file(file_of_metadata((key, crc ^ 1), (b"n", 7)))["kv_metadata"]) == 2
+
+
+@pytest.mark.parametrize("rule", [1, 2])
+def test_members_of_a_partition_or_overlay_have_its_type(rule: int) -> None:
+    layout = struct.pack("<BB2xI", rule, rule - 1, 1)
+    head = descriptor(shape=[2], layout_tag=0x0B, layout=layout, sizes=[], type_tag=0x10)
+    member = part([1, 2], [1, 2], [0, 0], None if rule == 1 else 1)  # of uint8
+    with pytest.raises(plain.Refused, match="head's element type"):
+        plain.decode_stream(head + member)
+
+
 def test_unused_bits_behind_packed_elements_are_zero() -> None:
     encoded = descriptor(shape=[10], layout_tag=1, sizes=[2], type_tag=0x20)
     assert len(plain.decode_stream(encoded + b"\xff\x03")["tensors"]) == 1
@@ -310,12 +339,12 @@ def test_sparse_layouts_name_their_elements() -> None:
     assert plain.sparse_elements(csf, tree) == [0, 7, 0, 9, 0, 0]
 
 
-@needs_reference
 def test_conformance_corpus_decodes_as_its_manifest_says() -> None:
-    manifest = json.loads((REFERENCE / "conformance" / "manifest.json").read_text())
+    conformance = reference() / "conformance"
+    manifest = json.loads((conformance / "manifest.json").read_text())
     assert len(manifest["descriptors"]) == 11
     for case in manifest["descriptors"]:
-        d = plain.decode_descriptor((REFERENCE / "conformance" / case["file"]).read_bytes())
+        d = plain.decode_descriptor((conformance / case["file"]).read_bytes())
         expect = case["expect"]
         assert d["type_tag"] == expect["element_type_tag"]
         assert plain.TYPES[d["type_tag"]][0] == expect["element_type"]
@@ -325,7 +354,7 @@ def test_conformance_corpus_decodes_as_its_manifest_says() -> None:
         assert (d["quantization"] is not None) == expect["has_quantization"]
         assert (d["shard"] is not None) == expect["has_shard"]
     for case in manifest["files"]:
-        file = plain.decode_file((REFERENCE / "conformance" / case["file"]).read_bytes())
+        file = plain.decode_file((conformance / case["file"]).read_bytes())
         assert [t["name"] for t in file["tensors"]] == [t["name"] for t in case["tensors"]]
         assert [sum(map(len, t["buffers"])) for t in file["tensors"]] == [t["data_bytes"] for t in case["tensors"]]
         found = [(e["key"], e["value"]) for e in file["kv_metadata"]]
@@ -333,9 +362,8 @@ def test_conformance_corpus_decodes_as_its_manifest_says() -> None:
         assert found == stated
 
 
-@needs_reference
 def test_rust_paged_file_holds_its_stated_formula() -> None:
-    file = plain.decode_file((REFERENCE / "paged" / "paged_multi.hrry").read_bytes())
+    file = plain.decode_file((reference() / "paged" / "paged_multi.hrry").read_bytes())
     assert file["header"]["file_flags"] & 1 == 0
     assert [e["kind"] for e in file["kv_metadata"]] == ["string", "i64", "u64", "f64", "bool", "bytes", "array"]
     tensors = {t["name"]: t for t in file["tensors"]}
@@ -357,9 +385,8 @@ def test_rust_paged_file_holds_its_stated_formula() -> None:
             ]
 
 
-@needs_reference
 def test_rust_worked_example_and_stream_decode() -> None:
-    paged = REFERENCE / "paged"
+    paged = reference() / "paged"
     assert (paged / "paged_spec_example.desc").read_bytes() == WORKED_EXAMPLE
     file = plain.decode_file((paged / "paged_spec_example.hrry").read_bytes())
     assert file["kv_metadata"] is None

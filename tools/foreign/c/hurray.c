@@ -1,4 +1,4 @@
-/* hurray.c: writes and reads Hurray files and streams of block-paged tensors.
+/* hurray.c: writes and reads Hurray files, streams and bare descriptors of block-paged tensors.
  *
  * C11 and its standard library only:   cc -std=c11 -O2 -Wall -Wextra -o hurray hurray.c
  * Commands, cases and the JSON shape are described in ../README.md.
@@ -894,6 +894,8 @@ static size_t judge_tree(Cursor *c, Tensor *const *tensors, size_t count, size_t
         const Descriptor *m = &tensors[members[i] = next]->descriptor;
         bool section = m->flags & HAS_MEMBER, spatial = rule == 1 || rule == 2;
         need(c, rule == 2 || !section, "only overlay members carry a member section");
+        bool same_type = m->type_tag == head->type_tag && !memcmp(&m->extension, &head->extension, sizeof m->extension);
+        need(c, !spatial || same_type, "a member has the element type of its partition or overlay");
         need(c, !spatial || m->flags & HAS_SHARD, "partition and overlay members are shards");
         bool of_head = m->rank == head->rank && same_shape(m->parent_shape, head->shape, m->rank);
         need(c, !spatial || of_head, "a member's parent is the head");
@@ -921,9 +923,11 @@ static void judge_composites(Cursor *c, Tensor *const *tensors, size_t count) {
     }
 }
 
-/* A whole input: a file, or a stream (which has tensors alone). */
+typedef enum { A_FILE, STREAM, DESCRIPTOR } Form;
+
+/* A whole input: a file, a stream (which has tensors alone), or a descriptor (of one tensor without buffers). */
 typedef struct {
-    bool is_stream;
+    Form form;
     uint8_t major, minor;
     uint32_t flags, alignment, kv_length, index_crc;
     uint64_t first_descriptor, hint, index_offset, index_length, kv_offset;
@@ -1006,11 +1010,18 @@ static void skip_value(Cursor *c, uint8_t tag) {
     else get(c, 8);
 }
 
+static bool is_key(Slice key, const char *name) {
+    return key.size == strlen(name) && !memcmp(key.data, name, key.size);
+}
+
 /* Judges the KV section; where the checksum array is, gives its first payload byte and its count. */
 static void judge_metadata(Cursor *c, const uint8_t **sums, uint64_t *sum_count) {
-    uint64_t count = get(c, 4), room = (c->end - c->at) / 5 + 1, seen = 0;
+    const uint8_t *section = c->data + c->at;
+    uint64_t count = get(c, 4), room = (c->end - c->at) / 5 + 1, seen = 0, unsealed = 0;
+    bool sealed = false;
     Slice *keys = allocate((count < room ? count : room) * sizeof *keys);
     for (uint64_t i = 0; i < count && !c->broken; i++) {
+        unsealed = (uint64_t)(c->data + c->at - section);
         Slice key = read_text(c, 2);
         need(c, key.size, "a key is not empty");
         uint8_t tag = (uint8_t)get(c, 1), element = 0;
@@ -1021,9 +1032,8 @@ static void judge_metadata(Cursor *c, const uint8_t **sums, uint64_t *sum_count)
             values = get(c, 4);
             need(c, element >= 1 && element <= 6, "an array's element tag is 1 to 6");
         }
-        static const char checksums[] = "hurray_wire.crc32c";
-        bool ours = key.size == sizeof checksums - 1 && !memcmp(key.data, checksums, key.size);
-        if (ours && !c->broken) {
+        sealed = tag == 3 && is_key(key, "hurray_wire.metadata_crc32c");
+        if (is_key(key, "hurray_wire.crc32c") && !c->broken) {
             need(c, tag == 7 && element == 3, "hurray_wire.crc32c is an array of u64");
             *sums = c->data + c->at;
             *sum_count = values;
@@ -1032,6 +1042,8 @@ static void judge_metadata(Cursor *c, const uint8_t **sums, uint64_t *sum_count)
         if (!c->broken) keys[seen++] = key;
     }
     need(c, c->at == c->end, "kv_length is what the entries take");
+    if (sealed && !c->broken) /* by the last entry, which is for all that stands before it */
+        need(c, load(c->data + c->end - 8, 8) == crc32c(section, unsealed), "the checksum of the metadata is the one recorded");
     judge_unique(c, keys, seen, "metadata keys are unique");
     free(keys);
 }
@@ -1237,11 +1249,17 @@ static void read_file(Cursor *c, Input *in) {
     free(extents.list);
 }
 
-static Cursor read_input(const uint8_t *data, uint64_t size, bool stream, Input *in) {
+static Cursor read_input(const uint8_t *data, uint64_t size, Form form, Input *in) {
     Cursor c = {.data = data, .end = size};
-    *in = (Input){.is_stream = stream};
-    if (stream) read_stream(&c, in);
-    else read_file(&c, in);
+    *in = (Input){.form = form};
+    if (form == STREAM) {
+        read_stream(&c, in);
+    } else if (form == DESCRIPTOR) {
+        read_descriptor(&c, &add_tensor(in)->descriptor);
+        need(&c, c.at == c.end, "nothing follows the descriptor");
+    } else {
+        read_file(&c, in);
+    }
     return c;
 }
 
@@ -1439,13 +1457,19 @@ static void print_container(const uint8_t *data, const Input *in) {
 }
 
 static void print_input(const uint8_t *data, const Input *in) {
-    printf("{\"form\":\"%s\",", in->is_stream ? "stream" : "file");
-    if (!in->is_stream) print_container(data, in);
+    if (in->form == DESCRIPTOR) {
+        printf("{\"form\":\"descriptor\",\"descriptor\":");
+        print_descriptor(&in->tensors[0]->descriptor);
+        puts("}");
+        return;
+    }
+    printf("{\"form\":\"%s\",", in->form == STREAM ? "stream" : "file");
+    if (in->form == A_FILE) print_container(data, in);
     printf("\"tensors\":[");
     for (size_t i = 0; i < in->count; i++) {
         const Tensor *t = in->tensors[i];
         printf("%s{", i ? "," : "");
-        if (!in->is_stream) {
+        if (in->form == A_FILE) {
             printf("\"name\":");
             print_text(t->name);
             putchar(',');
@@ -1491,14 +1515,14 @@ static int write_case(const char *name, const char *path) {
     return good ? 0 : 1;
 }
 
-static int dump(const char *path, bool stream) {
+static int dump(const char *path, Form form) {
     Bytes bytes = {0};
     if (!load_file(path, &bytes)) {
         fprintf(stderr, "%s: %s\n", path, strerror(errno));
         return 1;
     }
     Input in;
-    Cursor c = read_input(bytes.data, bytes.size, stream, &in);
+    Cursor c = read_input(bytes.data, bytes.size, form, &in);
     int status = !c.broken ? 0 : c.unsupported ? 3 : 1;
     if (status == 0) print_input(bytes.data, &in);
     if (status == 3) puts("\"unsupported\"");
@@ -1508,7 +1532,7 @@ static int dump(const char *path, bool stream) {
     return status;
 }
 
-static int check(bool stream) {
+static int check(Form form) {
     static char path[65536];
     while (fgets(path, sizeof path, stdin)) {
         path[strcspn(path, "\n")] = '\0';
@@ -1518,7 +1542,7 @@ static int check(bool stream) {
             continue;
         }
         Input in;
-        Cursor c = read_input(bytes.data, bytes.size, stream, &in);
+        Cursor c = read_input(bytes.data, bytes.size, form, &in);
         if (!c.broken) puts("ok");
         else if (c.unsupported) puts("unsupported");
         else printf("refused: %s (at byte %" PRIu64 ")\n", c.broken, c.where);
@@ -1528,7 +1552,7 @@ static int check(bool stream) {
     return 0;
 }
 
-static int cuts(const char *path, bool stream) {
+static int cuts(const char *path, Form form) {
     Bytes bytes = {0};
     if (!load_file(path, &bytes)) {
         fprintf(stderr, "%s: %s\n", path, strerror(errno));
@@ -1541,7 +1565,7 @@ static int cuts(const char *path, bool stream) {
         uint8_t *prefix = allocate(size);
         memcpy(prefix, bytes.data, size);
         Input in;
-        Cursor c = read_input(prefix, size, stream, &in);
+        Cursor c = read_input(prefix, size, form, &in);
         if (!c.broken) {
             printf("%s%zu", separator, size);
             separator = ",";
@@ -1556,17 +1580,19 @@ static int cuts(const char *path, bool stream) {
 
 int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "";
-    bool stream = argc > 2 && !strcmp(argv[2], "--stream");
-    int first = 2 + stream;
+    const char *option = argc > 2 ? argv[2] : "";
+    Form form = !strcmp(option, "--stream") ? STREAM : !strcmp(option, "--descriptor") ? DESCRIPTOR : A_FILE;
+    int first = form == A_FILE ? 2 : 3;
     if (!strcmp(command, "write") && argc == 4) return write_case(argv[2], argv[3]);
-    if (!strcmp(command, "check") && argc == first) return check(stream);
-    int (*each)(const char *, bool) = !strcmp(command, "dump") ? dump : !strcmp(command, "cuts") ? cuts : NULL;
+    if (!strcmp(command, "check") && argc == first) return check(form);
+    int (*each)(const char *, Form) = !strcmp(command, "dump") ? dump : !strcmp(command, "cuts") ? cuts : NULL;
     if (!each || argc == first) {
-        fputs("usage: hurray write CASE OUT | dump [--stream] FILE... | check [--stream] | cuts [--stream] FILE...\n", stderr);
+        fputs("usage: hurray write CASE OUT | dump [FORM] FILE... | check [FORM] | cuts [FORM] FILE...\n"
+              "FORM is --stream or --descriptor; otherwise inputs are files\n", stderr);
         return 2;
     }
     for (int i = first; i < argc; i++) {
-        int status = each(argv[i], stream);
+        int status = each(argv[i], form);
         if (status) return status;
     }
     return 0;

@@ -17,12 +17,13 @@ import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.zip.CRC32C;
 
 /**
- * Writes and reads Hurray files and streams of block-paged tensors. The Java 17 standard library only:
+ * Writes and reads Hurray files, streams and bare descriptors of block-paged tensors. The Java 17 library only:
  *
  * <pre>javac -d OUT Hurray.java    java -cp OUT Hurray dump FILE</pre>
  *
@@ -52,6 +53,7 @@ public final class Hurray {
     private static final int HEADER_SIZE = 64;
     private static final int TRAILER_SIZE = 40;
     private static final String CHECKSUMS_KEY = "hurray_wire.crc32c";
+    private static final String SEAL_KEY = "hurray_wire.metadata_crc32c";
 
     private Hurray() {}
 
@@ -1008,6 +1010,9 @@ public final class Hurray {
         private static void checkMember(Descriptor head, int rule, boolean first, Descriptor member) {
             must(rule == Composite.OVERLAY || member.memberRole == null, "only overlay members carry a member section");
             if (rule == Composite.PARTITION || rule == Composite.OVERLAY) {
+                boolean sameType = member.typeTag == head.typeTag
+                        && Objects.equals(member.extensionType, head.extensionType);
+                must(sameType, "a member has the element type of its partition or overlay");
                 boolean ofHead = member.shard != null && member.shard.parentShape.equals(head.shape);
                 must(ofHead, "partition and overlay members are shards of the head");
             }
@@ -1042,6 +1047,14 @@ public final class Hurray {
             }
             return true;
         }
+    }
+
+    /** The descriptor that is all of the input. */
+    private static Map<String, Object> readDescriptor(ByteBuffer data) {
+        Fields in = new Fields(data.duplicate());
+        Descriptor descriptor = Descriptor.read(in);
+        must(in.remaining() == 0, "nothing follows the descriptor");
+        return object("form", "descriptor", "descriptor", descriptor.toJson());
     }
 
     private static Map<String, Object> readStream(ByteBuffer data) {
@@ -1101,7 +1114,11 @@ public final class Hurray {
     private static List<Map<String, Object>> readMetadata(Fields in) {
         List<Map<String, Object>> entries = new ArrayList<>();
         Set<String> seen = new HashSet<>();
+        ByteBuffer section = in.bytes.duplicate();
+        Map<String, Object> last = Map.of();
+        int unsealed = 0;
         for (long left = in.u32(); left > 0; left--) {
+            unsealed = in.position();
             String key = in.name();
             must(seen.add(key), "metadata keys are unique");
             Kind kind = Kind.of(in.u8(), Kind.ARRAY);
@@ -1118,8 +1135,13 @@ public final class Hurray {
                 entry.put("value", kind.read(in));
             }
             entries.add(entry);
+            last = entry;
         }
         must(in.remaining() == 0, "kv_length is what the entries take");
+        if (SEAL_KEY.equals(last.get("key")) && "u64".equals(last.get("kind"))) { // it is for all that stands before it
+            BigInteger crc = big(new Fields(section.limit(unsealed)).crc32c());
+            must(crc.equals(last.get("value")), "the checksum of the metadata is the one recorded");
+        }
         return entries;
     }
 
@@ -1320,14 +1342,21 @@ public final class Hurray {
         }
     }
 
-    private static Map<String, Object> read(byte[] data, int size, boolean stream) {
+    private enum Form { FILE, STREAM, DESCRIPTOR }
+
+    private static Map<String, Object> read(byte[] data, int size, Form form) {
         ByteBuffer bytes = ByteBuffer.wrap(data, 0, size).slice().asReadOnlyBuffer();
-        return stream ? readStream(bytes) : new FileReader(bytes).read();
+        return switch (form) {
+            case FILE -> new FileReader(bytes).read();
+            case STREAM -> readStream(bytes);
+            case DESCRIPTOR -> readDescriptor(bytes);
+        };
     }
 
     private static String toJson(Map<String, Object> document) {
         Map<String, Object> shaped = new LinkedHashMap<>(document);
-        shaped.put("tensors", ((List<?>) document.get("tensors")).stream().map(t -> ((Tensor) t).toJson()).toList());
+        shaped.computeIfPresent("tensors", (name, list) ->
+                ((List<?>) list).stream().map(tensor -> ((Tensor) tensor).toJson()).toList());
         StringBuilder out = new StringBuilder();
         writeJson(out, shaped);
         return out.toString();
@@ -1539,10 +1568,10 @@ public final class Hurray {
         return 0;
     }
 
-    private static int dump(Path path, boolean stream, PrintStream out) throws IOException {
+    private static int dump(Path path, Form form, PrintStream out) throws IOException {
         byte[] data = Files.readAllBytes(path);
         try {
-            out.println(toJson(read(data, data.length, stream)));
+            out.println(toJson(read(data, data.length, form)));
             return 0;
         } catch (Unsupported refusal) {
             out.println("\"unsupported\"");
@@ -1554,12 +1583,12 @@ public final class Hurray {
         }
     }
 
-    private static int check(boolean stream, PrintStream out) throws IOException {
+    private static int check(Form form, PrintStream out) throws IOException {
         var paths = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String path = paths.readLine(); path != null; path = paths.readLine()) {
             try {
                 byte[] data = Files.readAllBytes(Path.of(path));
-                read(data, data.length, stream);
+                read(data, data.length, form);
                 out.println("ok");
             } catch (Unsupported refusal) {
                 out.println("unsupported");
@@ -1572,12 +1601,12 @@ public final class Hurray {
         return 0;
     }
 
-    private static int cuts(Path path, boolean stream, PrintStream out) throws IOException {
+    private static int cuts(Path path, Form form, PrintStream out) throws IOException {
         byte[] data = Files.readAllBytes(path);
         List<Integer> accepted = new ArrayList<>();
         for (int size = 0; size <= data.length; size++) {
             try {
-                read(data, size, stream);
+                read(data, size, form);
                 accepted.add(size);
             } catch (Refusal refusal) {
                 // a cut is expected to be refused
@@ -1589,22 +1618,28 @@ public final class Hurray {
 
     private static int run(List<String> arguments, PrintStream out) throws IOException {
         String command = arguments.isEmpty() ? "" : arguments.get(0);
-        boolean stream = arguments.size() > 1 && arguments.get(1).equals("--stream");
-        List<String> rest = arguments.subList(Math.min(arguments.size(), stream ? 2 : 1), arguments.size());
-        if (command.equals("write") && !stream && rest.size() == 2) {
+        String option = arguments.size() < 2 ? "" : arguments.get(1);
+        Form form = switch (option) {
+            case "--stream" -> Form.STREAM;
+            case "--descriptor" -> Form.DESCRIPTOR;
+            default -> Form.FILE;
+        };
+        List<String> rest = arguments.subList(Math.min(arguments.size(), form == Form.FILE ? 1 : 2), arguments.size());
+        if (command.equals("write") && form == Form.FILE && rest.size() == 2) {
             return write(rest.get(0), Path.of(rest.get(1)));
         } else if (command.equals("check") && rest.isEmpty()) {
-            return check(stream, out);
+            return check(form, out);
         }
         boolean dumps = command.equals("dump");
         if (rest.isEmpty() || !(dumps || command.equals("cuts"))) {
-            System.err.println("usage: Hurray write CASE OUT | dump [--stream] FILE... | check [--stream] | cuts [--stream] FILE...");
+            System.err.println("usage: Hurray write CASE OUT | dump [FORM] FILE... | check [FORM] | cuts [FORM] FILE...");
+            System.err.println("FORM is --stream or --descriptor; otherwise inputs are files");
             return 2;
         }
         int status = 0;
         for (int i = 0; i < rest.size() && status == 0; i++) {
             Path path = Path.of(rest.get(i));
-            status = dumps ? dump(path, stream, out) : cuts(path, stream, out);
+            status = dumps ? dump(path, form, out) : cuts(path, form, out);
         }
         return status;
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 'use strict';
-// Writes and reads Hurray files and streams of block-paged tensors. Node.js and its standard library only:
+// Writes and reads Hurray files, streams and bare descriptors of block-paged tensors. Node.js and its standard library only:
 //
 //     node hurray.js write CASE OUT
 //
@@ -510,9 +510,11 @@ function judgeComposites(tensors) {
   let next = 0;
 
   const member = (head, rule, first, tensor) => {
-    const { composite_member: section, shard, shape, layout_tag: tag } = tensor.descriptor;
+    const { composite_member: section, shard, shape, layout_tag: tag, type_tag: type } = tensor.descriptor;
     must(rule === 2 || !section, 'only overlay members carry a member section', tensor);
     if (rule !== 1 && rule !== 2) return;
+    const sameExtension = json(tensor.descriptor.extension_type) === json(head.extension_type);
+    must(type === head.type_tag && sameExtension, 'a member has the element type of its partition or overlay', tensor);
     const ofHead = shard !== null && sameShape(shard.parent_shape, head.shape);
     must(ofHead, 'partition and overlay members are shards of the head', tensor);
     if (rule === 1) return;
@@ -556,6 +558,14 @@ function judgeComposites(tensors) {
   }
 }
 
+/** The descriptor that is all of the input. */
+function readBareDescriptor(buffer) {
+  const r = new Reader(buffer);
+  const descriptor = readDescriptor(r);
+  r.must(r.empty, 'nothing follows the descriptor');
+  return { form: 'descriptor', descriptor };
+}
+
 function readStream(buffer) {
   const r = new Reader(buffer);
   const tensors = [];
@@ -590,7 +600,10 @@ function readValue(r, tag) {
 
 function readMetadata(r) {
   const entries = new Map();
+  const start = r.at;
+  let unsealed = start;
   for (let left = r.u32(); left > 0; left -= 1) {
+    unsealed = r.at;
     const key = r.name();
     r.must(!entries.has(key), 'metadata keys are unique');
     const tag = r.u8();
@@ -606,6 +619,11 @@ function readMetadata(r) {
     }
   }
   r.must(r.empty, 'kv_length is what the entries take');
+  const last = [...entries.values()].at(-1);
+  if (last?.key === 'hurray_wire.metadata_crc32c' && last.kind === 'u64') { // it is for all that stands before it
+    const crc = crc32c(r.buffer.subarray(start, unsealed));
+    r.must(last.value === BigInt(crc), 'the checksum of the metadata is the one recorded');
+  }
   return [...entries.values()];
 }
 
@@ -778,20 +796,20 @@ function byOffset(a, b) {
   return a.descriptor_offset < b.descriptor_offset ? -1 : Number(a.descriptor_offset > b.descriptor_offset);
 }
 
-function decode(buffer, stream) {
-  return stream ? readStream(buffer) : new FileReader(buffer).read();
+const FORMS = { '--stream': readStream, '--descriptor': readBareDescriptor };
+
+const readFile = (buffer) => new FileReader(buffer).read();
+
+/** A document with its buffers told by size and checksum. */
+function shaped(document) {
+  const buffer = (raw) => ({ size: raw.length, crc32c: hexDigits(crc32c(raw), 8) });
+  const tensors = document.tensors?.map((tensor) => (
+    { name: tensor.name, descriptor: tensor.descriptor, buffers: tensor.buffers.map(buffer) }));
+  return { ...document, tensors };
 }
 
 function json(document) {
-  const shaped = {
-    ...document,
-    tensors: document.tensors.map(({ name, descriptor, buffers }) => ({
-      name,
-      descriptor,
-      buffers: buffers.map((raw) => ({ size: raw.length, crc32c: hexDigits(crc32c(raw), 8) })),
-    })),
-  };
-  return JSON.stringify(shaped, (_, value) => {
+  return JSON.stringify(document, (_, value) => {
     if (typeof value !== 'bigint') return value;
     return value >= -Number.MAX_SAFE_INTEGER && value <= Number.MAX_SAFE_INTEGER ? Number(value) : String(value);
   });
@@ -982,9 +1000,9 @@ const CASES = {
 
 // ---- commands -------------------------------------------------------------------------------------------------------
 
-function dump(path, stream) {
+function dump(path, read) {
   try {
-    console.log(json(decode(fs.readFileSync(path), stream)));
+    console.log(json(shaped(read(fs.readFileSync(path)))));
     return 0;
   } catch (error) {
     if (!(error instanceof Refusal || error instanceof Unsupported || error.syscall)) throw error;
@@ -995,9 +1013,9 @@ function dump(path, stream) {
   }
 }
 
-function verdict(path, stream) {
+function verdict(path, read) {
   try {
-    decode(fs.readFileSync(path), stream);
+    read(fs.readFileSync(path));
     return 'ok';
   } catch (error) {
     if (error instanceof Unsupported) return 'unsupported';
@@ -1006,17 +1024,17 @@ function verdict(path, stream) {
   }
 }
 
-async function check(stream) {
-  for await (const path of readline.createInterface({ input: process.stdin })) console.log(verdict(path, stream));
+async function check(read) {
+  for await (const path of readline.createInterface({ input: process.stdin })) console.log(verdict(path, read));
   return 0;
 }
 
-function cuts(path, stream) {
+function cuts(path, read) {
   const whole = fs.readFileSync(path);
   const accepted = [];
   for (let size = 0; size <= whole.length; size += 1) {
     try {
-      decode(whole.subarray(0, size), stream);
+      read(whole.subarray(0, size));
       accepted.push(size);
     } catch (error) {
       if (!(error instanceof Refusal || error instanceof Unsupported)) throw error;
@@ -1036,17 +1054,18 @@ function writeCase(name, path) {
 }
 
 async function main([command, ...rest]) {
-  const stream = rest[0] === '--stream';
-  const paths = stream ? rest.slice(1) : rest;
+  const read = FORMS[rest[0]] ?? readFile;
+  const paths = read === readFile ? rest : rest.slice(1);
   if (command === 'write' && rest.length === 2) return writeCase(...rest);
-  if (command === 'check' && paths.length === 0) return check(stream);
+  if (command === 'check' && paths.length === 0) return check(read);
   const each = { dump, cuts }[command];
   if (!each || paths.length === 0) {
-    console.error('usage: hurray.js write CASE OUT | dump [--stream] FILE... | check [--stream] | cuts [--stream] FILE...');
+    console.error('usage: hurray.js write CASE OUT | dump [FORM] FILE... | check [FORM] | cuts [FORM] FILE...');
+    console.error('FORM is --stream or --descriptor; otherwise inputs are files');
     return 2;
   }
   // Up to the first that fails, and with its status.
-  return paths.reduce((status, path) => status || each(path, stream), 0);
+  return paths.reduce((status, path) => status || each(path, read), 0);
 }
 
 main(process.argv.slice(2)).then((status) => { process.exitCode = status; });

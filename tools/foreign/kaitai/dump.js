@@ -1,29 +1,48 @@
 #!/usr/bin/env node
 'use strict';
-// Compiles spec/hurray.ksy in memory, parses a file or stream with the JavaScript parser that comes out, and prints the
-// same JSON as every other reader beside this folder:
+// Compiles spec/hurray.ksy, parses a file, stream or descriptor with the JavaScript parser that comes out, and
+// prints the same JSON as every other reader beside this folder:
 //
-//     node dump.js dump [--stream] FILE...     node dump.js check [--stream] < PATHS
+//     node dump.js dump [FORM] FILE...     node dump.js check [FORM] < PATHS      FORM is --stream or --descriptor
 //
 // The generated parser decides where every field is; nothing about the format is repeated here but the shape of the
-// dump. Kaitai's JavaScript reads 64-bit integers as doubles, which round from 2^53 on, so the values of 64-bit fields
+// dump. Compiling takes most of a second, so what comes out is kept in node_modules/.cache until the description changes.
+//
+// Kaitai's JavaScript reads 64-bit integers as doubles, which round from 2^53 on, so the values of 64-bit fields
 // are taken again from the places that the parser, compiled in debug mode, reports for them. For the same reason, and
 // because its runtime counts in 32 bits, buffers of 2 GiB and more are beyond it.
 
+const { createHash } = require('node:crypto');
 const fs = require('node:fs');
 const path = require('node:path');
 const readline = require('node:readline');
 const vm = require('node:vm');
-const compiler = require('kaitai-struct-compiler');
 const { KaitaiStream } = require('kaitai-struct');
 const YAML = require('yaml');
+const { dependencies } = require('./package.json');
 
+const CACHE = path.join(__dirname, 'node_modules', '.cache');
 const SPECIFICATION = path.join(__dirname, '..', '..', '..', 'spec', 'hurray.ksy');
+const ROOTS = { '--stream': 'TensorStream', '--descriptor': 'BareDescriptor' };
 const KINDS = [null, 'string', 'i64', 'u64', 'f64', 'bool', 'bytes', 'array'];
 
-async function compile() {
-  const specification = YAML.parse(fs.readFileSync(SPECIFICATION, 'utf8'));
+/** What the compiler makes of the description: JavaScript source. */
+async function generate(text, specification) {
+  const key = createHash('sha256').update(JSON.stringify([text, dependencies])).digest('hex');
+  const kept = path.join(CACHE, `hurray-${key}.js`);
+  if (fs.existsSync(kept)) return fs.readFileSync(kept, 'utf8');
+  const compiler = require('kaitai-struct-compiler');
   const { 'Hurray.js': source } = await compiler.compile('javascript', specification, null, true);
+  fs.mkdirSync(CACHE, { recursive: true });
+  fs.writeFileSync(`${kept}.${process.pid}`, source);
+  fs.renameSync(`${kept}.${process.pid}`, kept);
+  return source;
+}
+
+async function compile() {
+  const text = fs.readFileSync(SPECIFICATION, 'utf8');
+  const specification = YAML.parse(text);
+  const source = await generate(text, specification);
   const module = { exports: {} };
   vm.runInThisContext(`(function (exports, require) {${source}\n})`, { filename: 'Hurray.js' })(module.exports, require);
   return { specification, Hurray: module.exports.Hurray };
@@ -98,8 +117,12 @@ class Shaper {
     return { ...start, ...body };
   }
 
-  buffers(list) {
-    return list.map((bytes) => ({ size: bytes.length, crc32c: hexDigits(crc32c(bytes), 8) }));
+  /** The runtime takes the size of a buffer modulo 2^32, and would pass less off as the whole. */
+  buffers(descriptor, list) {
+    return list.map((bytes, i) => {
+      if (bytes.length !== descriptor.body.bufferHandles[i].byteSize) throw new RangeError('a buffer of 2 GiB or more');
+      return { size: bytes.length, crc32c: hexDigits(crc32c(bytes), 8) };
+    });
   }
 
   keyValue(entry) {
@@ -133,7 +156,7 @@ class Shaper {
       offset: this.indexEntry(entry).descriptor_offset,
       name: this.indexEntry(entry).name,
       descriptor: this.descriptor(entry.descriptor),
-      buffers: this.buffers(entry.buffers.map(({ data }) => data)),
+      buffers: this.buffers(entry.descriptor, entry.buffers.map(({ data }) => data)),
     }));
     tensors.sort((a, b) => (a.offset < b.offset ? -1 : 1));
     return {
@@ -149,18 +172,19 @@ class Shaper {
   stream(stream) {
     const tensors = stream.tensors.map(({ descriptor, buffers }) => ({
       descriptor: this.descriptor(descriptor),
-      buffers: this.buffers(buffers),
+      buffers: this.buffers(descriptor, buffers),
     }));
     return { form: 'stream', tensors };
   }
 }
 
-function decode({ specification, Hurray }, data, stream) {
-  const Root = stream ? Hurray.TensorStream : Hurray;
+function decode({ specification, Hurray }, data, form) {
+  const Root = Hurray[ROOTS[form]] ?? Hurray;
   const parsed = new Root(new KaitaiStream(data.buffer.slice(data.byteOffset, data.byteOffset + data.length)));
   parsed._read();
   const shaper = new Shaper(specification, data);
-  return stream ? shaper.stream(parsed) : shaper.file(parsed);
+  if (form === '--descriptor') return { form: 'descriptor', descriptor: shaper.descriptor(parsed.descriptor) };
+  return form === '--stream' ? shaper.stream(parsed) : shaper.file(parsed);
 }
 
 function json(document) {
@@ -178,13 +202,13 @@ function isRefusal(error) {
 const oneLine = (error) => `${error.name}: ${error.message}`.split('\n')[0];
 
 async function main([command, ...rest]) {
-  const stream = rest[0] === '--stream';
-  const paths = stream ? rest.slice(1) : rest;
+  const form = rest[0] in ROOTS ? rest[0] : null;
+  const paths = form ? rest.slice(1) : rest;
   const parser = await compile();
   if (command === 'dump' && paths.length > 0) {
     for (const name of paths) {
       try {
-        console.log(json(decode(parser, fs.readFileSync(name), stream)));
+        console.log(json(decode(parser, fs.readFileSync(name), form)));
       } catch (error) {
         if (!isRefusal(error) && !error.syscall) throw error;
         console.error(`${name}: ${oneLine(error)}`);
@@ -196,7 +220,7 @@ async function main([command, ...rest]) {
   if (command === 'check' && paths.length === 0) {
     for await (const name of readline.createInterface({ input: process.stdin })) {
       try {
-        decode(parser, fs.readFileSync(name), stream);
+        decode(parser, fs.readFileSync(name), form);
         console.log('ok');
       } catch (error) {
         if (!isRefusal(error) && !error.syscall) throw error;
@@ -205,7 +229,7 @@ async function main([command, ...rest]) {
     }
     return 0;
   }
-  console.error('usage: dump.js dump [--stream] FILE... | check [--stream]');
+  console.error('usage: dump.js dump [--stream | --descriptor] FILE... | check [--stream | --descriptor]');
   return 2;
 }
 

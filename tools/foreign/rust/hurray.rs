@@ -1,4 +1,4 @@
-//! Writes and reads Hurray files and streams of block-paged tensors. Rust's standard library only:
+//! Writes and reads Hurray files, streams and bare descriptors of block-paged tensors. Rust's standard library only:
 //!
 //! ```text
 //! rustc --edition 2021 -O -o hurray hurray.rs
@@ -269,7 +269,7 @@ struct Statistics {
     bytes: [u8; 4],
 }
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 struct ExtensionType {
     bit_width: u32,
     exponent_bias: u32,
@@ -754,6 +754,8 @@ fn check_member(head: &Descriptor, composition_rule: u8, first: bool, member: &T
     let (d, at) = (&member.descriptor, member.offset);
     rule(composition_rule == 2 || d.member_role.is_none(), "only overlay members carry a member section", at)?;
     if matches!(composition_rule, 1 | 2) {
+        let same_type = (d.type_tag, &d.extension_type) == (head.type_tag, &head.extension_type);
+        rule(same_type, "a member has the element type of its partition or overlay", at)?;
         let of_head = d.shard.as_ref().map_or(false, |shard| shard.parent_shape == head.shape);
         rule(of_head, "partition and overlay members are shards of the head", at)?;
     }
@@ -823,6 +825,14 @@ struct Input<'a> {
     container: Option<Container<'a>>,
     /// In write order; the name is that of the index.
     tensors: Vec<(Option<&'a str>, Tensor<'a>)>,
+}
+
+/// The descriptor that is all of the input.
+fn decode_descriptor(data: &[u8]) -> Outcome<Descriptor> {
+    let mut f = Fields::new(data, 0, data.len());
+    let descriptor = Descriptor::decode(&mut f)?;
+    f.rule(f.rest.is_empty(), "nothing follows the descriptor")?;
+    Ok(descriptor)
 }
 
 fn decode_stream(data: &[u8]) -> Outcome<Input<'_>> {
@@ -947,8 +957,10 @@ fn decode_trailer(data: &[u8], container: &mut Container) -> Outcome<()> {
 }
 
 fn decode_metadata(mut f: Fields<'_>) -> Outcome<Vec<(&str, Value<'_>)>> {
+    let (section, mut unsealed) = (f.rest, 0);
     let (mut entries, mut seen) = (Vec::new(), HashSet::new());
     for _ in 0..f.u32()? {
+        unsealed = section.len() - f.rest.len();
         let key = f.name()?;
         f.rule(seen.insert(key), "metadata keys are unique")?;
         let tag = f.u8()?;
@@ -963,6 +975,10 @@ fn decode_metadata(mut f: Fields<'_>) -> Outcome<Vec<(&str, Value<'_>)>> {
         entries.push((key, value));
     }
     f.rule(f.rest.is_empty(), "kv_length is what the entries take")?;
+    if let Some(("hurray_wire.metadata_crc32c", Value::Unsigned(recorded))) = entries.last() {
+        // the last entry, which is for all that stands before it
+        f.rule(*recorded == crc32c(&section[..unsealed]).into(), "the checksum of the metadata is the one recorded")?;
+    }
     Ok(entries)
 }
 
@@ -1671,21 +1687,28 @@ fn encode_case(name: &str) -> Option<Vec<u8>> {
 
 // ---- commands -------------------------------------------------------------------------------------------------------
 
-fn decode(data: &[u8], stream: bool) -> Outcome<Input<'_>> {
-    if stream {
-        decode_stream(data)
-    } else {
-        decode_file(data)
-    }
+#[derive(Clone, Copy)]
+enum Form {
+    File,
+    Stream,
+    Descriptor,
 }
 
-fn check(stream: bool) -> io::Result<ExitCode> {
+fn decode(data: &[u8], form: Form) -> Outcome<Json> {
+    Ok(match form {
+        Form::File => json_of_input(&decode_file(data)?),
+        Form::Stream => json_of_input(&decode_stream(data)?),
+        Form::Descriptor => object! { "form": "descriptor", "descriptor": &decode_descriptor(data)? },
+    })
+}
+
+fn check(form: Form) -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
     for path in io::stdin().lock().lines() {
         let path = path?;
         match fs::read(&path) {
             Err(error) => writeln!(out, "refused: {error}")?,
-            Ok(data) => match decode(&data, stream) {
+            Ok(data) => match decode(&data, form) {
                 Ok(_) => writeln!(out, "ok")?,
                 Err(Refusal::Unsupported { .. }) => writeln!(out, "unsupported")?,
                 Err(refusal) => writeln!(out, "refused: {refusal}")?,
@@ -1695,11 +1718,11 @@ fn check(stream: bool) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn dump(path: &str, stream: bool) -> io::Result<ExitCode> {
+fn dump(path: &str, form: Form) -> io::Result<ExitCode> {
     let data = fs::read(path)?;
-    Ok(match decode(&data, stream) {
-        Ok(input) => {
-            println!("{}", json_of_input(&input));
+    Ok(match decode(&data, form) {
+        Ok(document) => {
+            println!("{document}");
             ExitCode::SUCCESS
         }
         Err(refusal) => {
@@ -1715,18 +1738,18 @@ fn dump(path: &str, stream: bool) -> io::Result<ExitCode> {
     })
 }
 
-fn cuts(path: &str, stream: bool) -> io::Result<ExitCode> {
+fn cuts(path: &str, form: Form) -> io::Result<ExitCode> {
     let data = fs::read(path)?;
     let accepted: Vec<u64> =
-        (0..=data.len()).filter(|&size| decode(&data[..size], stream).is_ok()).map(|size| size as u64).collect();
+        (0..=data.len()).filter(|&size| decode(&data[..size], form).is_ok()).map(|size| size as u64).collect();
     println!("{}", Json::from(accepted));
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs a command on one path after the other, up to the first that fails.
-fn for_each(paths: &[&str], stream: bool, command: fn(&str, bool) -> io::Result<ExitCode>) -> io::Result<ExitCode> {
+fn for_each(paths: &[&str], form: Form, command: fn(&str, Form) -> io::Result<ExitCode>) -> io::Result<ExitCode> {
     for path in paths {
-        let status = command(path, stream)?;
+        let status = command(path, form)?;
         if status != ExitCode::SUCCESS {
             return Ok(status);
         }
@@ -1735,6 +1758,11 @@ fn for_each(paths: &[&str], stream: bool, command: fn(&str, bool) -> io::Result<
 }
 
 fn run(arguments: &[&str]) -> io::Result<ExitCode> {
+    let (form, paths) = match arguments {
+        [_, "--stream", paths @ ..] => (Form::Stream, paths),
+        [_, "--descriptor", paths @ ..] => (Form::Descriptor, paths),
+        _ => (Form::File, arguments.get(1..).unwrap_or_default()),
+    };
     match arguments {
         ["write", case, out] => match encode_case(case) {
             Some(bytes) => fs::write(out, bytes).map(|()| ExitCode::SUCCESS),
@@ -1743,14 +1771,12 @@ fn run(arguments: &[&str]) -> io::Result<ExitCode> {
                 Ok(ExitCode::from(2))
             }
         },
-        ["check", "--stream"] => check(true),
-        ["check"] => check(false),
-        ["dump", "--stream", paths @ ..] if !paths.is_empty() => for_each(paths, true, dump),
-        ["dump", paths @ ..] if !paths.is_empty() => for_each(paths, false, dump),
-        ["cuts", "--stream", paths @ ..] if !paths.is_empty() => for_each(paths, true, cuts),
-        ["cuts", paths @ ..] if !paths.is_empty() => for_each(paths, false, cuts),
+        ["check", ..] if paths.is_empty() => check(form),
+        ["dump", ..] if !paths.is_empty() => for_each(paths, form, dump),
+        ["cuts", ..] if !paths.is_empty() => for_each(paths, form, cuts),
         _ => {
-            eprintln!("usage: hurray write CASE OUT | dump [--stream] FILE... | check [--stream] | cuts [--stream] FILE...");
+            eprintln!("usage: hurray write CASE OUT | dump [FORM] FILE... | check [FORM] | cuts [FORM] FILE...");
+            eprintln!("FORM is --stream or --descriptor; otherwise inputs are files");
             Ok(ExitCode::from(2))
         }
     }

@@ -1,0 +1,1 @@
+"""Bytes, arrays and moments that wish us ill."""
