@@ -78,7 +78,8 @@ from .model.layouts import (
 )
 from .model.quantization import Mxfp, Nf4, PerBlockAffine, PerChannelAffine, PerTensorAffine, Quantization
 from .model.sections import BufferHandle, CompositeMember, ExtensionType, Shard, Statistics
-from .snapshot import Layer, Snapshot, load_snapshot, save_snapshot
+from .saving import save_snapshot
+from .snapshot import Layer, Snapshot, load_snapshot
 from .snapshot import SnapshotFile as File
 from .snapshot import open_file as open
 from .store.reader import Report

@@ -22,6 +22,7 @@ from . import adapters
 from .adapters import LayerPools, LayerSpec, PageSource, PoolAdapter, PoolSpec, Tables
 from .adapters.base import by_index, layer_name
 from .adapters.copying import check_destination
+from .arrays.memory import check_limit
 from .errors import BufferSizeError, HurrayError, IncompatibleError, LimitError
 from .export_pages import PageMap, chosen_tables, place
 from .export_parts import ExportPool, Piece, Shard, Share, pools_of
@@ -136,6 +137,7 @@ def _export_pages(
     specs = _specs(pools)
     if out is None:
         form = form or adapter.forms[0].name
+        _check_limits(pools, pages.num_pages * pages.page_size)
         fresh = partial(adapter.allocate, specs, num_pages=pages.num_pages, page_size=pages.page_size, form=form)
         arrays = _in_memory(fresh)
     else:
@@ -184,6 +186,8 @@ def _export_dense(
     indices = [spec.index for spec in specs]
     if out is None:
         form = form or dense.forms[0].name
+        padded = len(lengths) * int(lengths.max(initial=0))
+        _check_limits(pools, padded if form == "batch" else int(lengths.sum()))
         arrays = _in_memory(partial(dense.allocate, specs, seq_lens=lengths, form=form))
     elif form is not None:
         raise TypeError(f"the arrays of {dense.name} tell their form; form= is for fresh ones")
@@ -234,6 +238,14 @@ def _specs(pools: Iterable[ExportPool]) -> list[LayerSpec]:
     for pool in pools:
         found.setdefault(pool.index, {})[pool.role] = pool.spec
     return [LayerSpec(index, specs) for index, specs in found.items()]
+
+
+def _check_limits(pools: Iterable[ExportPool], tokens: int) -> None:
+    """Sequences of a hostile file may share their pages: what they hold apart is not bounded by its size."""
+    for pool in pools:
+        spec = pool.spec
+        nbytes = tokens * spec.num_heads * spec.head_dim * spec.dtype.itemsize
+        check_limit(nbytes, pool.pieces[0].tensor.limits, pool.what)
 
 
 def _in_memory(make: Callable[[], T]) -> T:

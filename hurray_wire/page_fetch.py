@@ -1,13 +1,14 @@
 """Fetching tokens from where their pages are kept: the inner loop of ``gather`` where there is no pool to copy from.
 
 A compressed file inflates frames, and every token of a frame goes from there to its own place in the result; a pool
-between would be written and read for nothing. ``StoredPages`` stands for such a pool. What is fetched together, and how,
-is left to the buffers.
+between would be written and read for nothing. ``StoredPages`` stands for such a pool. What is fetched together, and
+how, is left to the buffers.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ class PageFetch:
             count = -(-len(target) // self.page_size)
             pages = self.table[start : start + count].astype(np.int64)
             edges = [0, *(np.flatnonzero(np.diff(pages) != 1) + 1).tolist(), count]
-            for first, behind in zip(edges[:-1], edges[1:], strict=True):
+            for first, behind in pairwise(edges):
                 run = target[first * self.page_size : behind * self.page_size]
                 parts.append((int(pages[first]) * page_bytes, run.reshape(-1).data))
         self.pool.buffers.fetch_parts(0, parts)

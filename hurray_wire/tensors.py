@@ -49,6 +49,11 @@ class Tensor:
             check_sizes(descriptor, self.buffers)
 
     @property
+    def limits(self) -> Limits:
+        """What making arrays of the tensor may cost."""
+        return self._limits
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The logical shape, in elements."""
         return self.descriptor.shape

@@ -232,3 +232,19 @@ def test_arrays_that_no_memory_holds_are_refused() -> None:
     with pytest.raises(hw.LimitError, match="no memory for the export") as refusal:
         hw.load_snapshot(wide).export(layout="mla", page_size=2**32 - 1)
     assert refusal.value.rule == "limit.memory"
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [({}, 20), ({"page_size": 16}, 48), ({"layout": "dense-thd"}, 48), ({"layout": "dense-thd", "form": "ragged"}, 21)],
+)
+def test_fresh_arrays_keep_to_the_limits_of_the_file(options, tokens) -> None:
+    nbytes = tokens * HEADS * DIM * 2
+    for most in (nbytes, nbytes - 1):
+        snapshot = hw.load_snapshot(saved(), limits=hw.Limits(max_dense_bytes=most))
+        if most == nbytes:
+            assert snapshot.export(**options).arrays[0][0].nbytes <= nbytes
+            continue
+        with pytest.raises(hw.LimitError, match="the key of layer 0 takes") as refusal:
+            snapshot.export(**options)
+        assert refusal.value.rule == "limit.dense-bytes"

@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right, insort
 from collections.abc import Sequence
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -144,6 +143,13 @@ class CompressedSource(CopyingSource):
             self._check(offset, len(memory))
         self._copy([(offset, np.frombuffer(memory, dtype=np.uint8)) for offset, memory in parts if len(memory)])
 
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> int:
+        offsets, lengths = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
+        first = np.searchsorted(self._starts, offsets, side="right") - 1
+        behind = np.searchsorted(self._starts, offsets + lengths, side="left")
+        begins, ends = self._begins[first], self._begins[behind]
+        return self._inner.prefetch(list(zip(begins.tolist(), (ends - begins).tolist(), strict=True)))
+
     def check_empty_frames(self) -> None:
         """Look at the frames that hold nothing, which no reading touches. Raises InvalidFileError."""
         for number in np.flatnonzero(self._table.decompressed_sizes == 0).tolist():
@@ -166,11 +172,8 @@ class CompressedSource(CopyingSource):
         for number, (offset, out) in zip(firsts.tolist(), parts, strict=True):
             done = 0
             while done < len(out):
-                start = int(self._starts[number])
-                begin, end = (
-                    offset + done - start,
-                    min(int(self._starts[number + 1]) - start, offset + len(out) - start),
-                )
+                start, stop = int(self._starts[number]), min(int(self._starts[number + 1]), offset + len(out))
+                begin, end = offset + done - start, stop - start
                 if end > begin:
                     wanted.setdefault(number, []).append((begin, end, out[done : done + end - begin]))
                     done += end - begin
@@ -179,7 +182,7 @@ class CompressedSource(CopyingSource):
         def copy(item: tuple[int, list[Piece]]) -> None:
             number, pieces = item
             whole = len(pieces) == 1 and len(pieces[0][2]) == int(self._table.decompressed_sizes[number])
-            if large and whole and not self._cache.holds(number):
+            if large and whole and number not in self._cache:
                 self._inflate_into(number, pieces[0][2])
                 self._cache.count()
                 return
@@ -187,11 +190,17 @@ class CompressedSource(CopyingSource):
             for begin, end, out in pieces:
                 out[...] = frame[begin:end]
 
-        if len(wanted) > 1 and int(self._table.decompressed_sizes[list(wanted)].sum()) >= _SPREAD_BYTES:
-            run(copy, wanted.items())
-        else:
-            for item in wanted.items():
-                copy(item)
+        frames = list(wanted.items())
+        while frames:
+            ranges = [(0, 0) if number in self._cache else self._range(number) for number, _ in frames]
+            count = self._inner.prefetch(ranges)
+            at_once, frames = frames[:count], frames[count:]
+            numbers = [number for number, _ in at_once]
+            if len(at_once) > 1 and int(self._table.decompressed_sizes[numbers].sum()) >= _SPREAD_BYTES:
+                run(copy, at_once)
+            else:
+                for item in at_once:
+                    copy(item)
         if self._planes:
             for offset, out in parts:
                 if offset < len(FILE_MAGIC):

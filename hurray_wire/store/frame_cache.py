@@ -61,11 +61,6 @@ class FrameCache:
         mine.set_result(made)
         return made
 
-    def holds(self, number: int) -> bool:
-        """True if frame ``number`` is here."""
-        with self._lock:
-            return number in self._held
-
     def count(self) -> None:
         """One more frame was inflated, past this store."""
         with self._lock:

@@ -32,8 +32,15 @@ VALUES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
 ROOM = 256 << 20  # address space beyond what there was; memory is judged by what is touched
 # Descriptors that differ from others in one byte are left out; of files those are taken that between them have every
 # structure, and each tensor of some in a file of its own.
-LIKE_OTHERS = ("type-", "handle-", "statistics-")
-UNLIKE = ("type-int8", "type-int4", "type-private-4-bit-float", "handle-cuda-peer", "statistics-all")
+LIKE_OTHERS = ("type-", "handle-", "statistics-", "rank-64", "empty-", "paged-", "quant-mx", "quant-paged-", "composite-")
+UNLIKE = (
+    "type-int8", "type-int4", "type-private-4-bit-float", "handle-cuda-peer", "statistics-all", "paged-worked-example",
+    "paged-uint64", "quant-mxfp4", "quant-paged-per-head", "quant-paged-per-slot", "composite-overlay",
+)  # fmt: skip
+TENSORS = (
+    "coo", "csr", "csc", "csf", "coo.packed", "per_channel", "per_block", "nf4", "mxfp4", "per_head", "per_slot.one_buffer",
+    "col-major-bool", "strided-negative", "strided-zero", "tiled-nested", "tiled-float6", "morton", "hilbert-3d",
+)  # fmt: skip
 FILES = ("one-tensor", "two-heads-sorted", "metadata-sealed", "index-without-crc", "paged-uint64", "composite-partition")
 COMPRESSED = ("compressed-small", "compressed-planes", "compressed-plain-frames", "compressed-unchecked")
 STREAMS = ("stream-worked-example", "stream-partition", "stream-snapshot")
@@ -51,8 +58,11 @@ def cases(kind: str) -> Iterator[tuple[str, Any]]:
         contents, emit = tool("fixture_cases.contents"), tool("fixture_cases.emit")
         maker = tool("fixture_cases.cases")
         dense = next(case for case in tool("make_fixtures").accepted_cases() if case.file == "accepted/dense-layouts.hrry")
-        for content in (*contents.SPARSE, *contents.QUANTIZED, *contents.QUANTIZED_PAGED[1:], *dense.subject.tensors):
-            lengths = {"seq_lens": list(contents.QUANTIZED_PAGED_LENGTHS)} if "per_" in content.name else {}
+        for content in (*contents.SPARSE, *contents.QUANTIZED, *contents.QUANTIZED_PAGED, *dense.subject.tensors):
+            if content.name not in TENSORS:
+                continue
+            paged = content in contents.QUANTIZED_PAGED
+            lengths = {"seq_lens": list(contents.QUANTIZED_PAGED_LENGTHS)} if paged else {}
             yield kind, maker.Case(content.name, content.name, emit.File((content,)), options=lengths)
 
 

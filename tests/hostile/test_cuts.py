@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 
 import pytest
 
@@ -33,7 +34,15 @@ def test_a_descriptor_cut_anywhere_is_refused(entry: Entry) -> None:
 @pytest.mark.parametrize("entry", SMALL_FILES, ids=str)
 def test_a_file_cut_anywhere_is_refused(entry: Entry) -> None:
     data = entry.data
+    without_table = -1
+    if entry.kind == "compressed" and data.endswith(bytes.fromhex("b1ea928f")):
+        (frames,) = struct.unpack_from("<I", data, len(data) - 9)
+        without_table = len(data) - 9 - 12 * frames - 8
+        if data[8:].find(b"HRRYPLNS") < 0:  # frames without their table are a plain zstd file, and whole
+            assert exercise.file(data[:without_table])
     for end in range(len(data)):
+        if end == without_table:
+            continue
         with pytest.raises(hw.HurrayError) as caught, hw.open(data[:end]) as file:
             file.verify()
         assert caught.value.rule is not None
