@@ -25,16 +25,16 @@ def test_every_error_is_a_hurray_error_and_pickles_with_its_fields_and_cause(kin
     assert str(copy) == "a thing is wrong (at byte 7, rule area.rule)"
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     def __reduce__(self):
         raise TypeError("stays here")
 
 
 def test_a_cause_that_cannot_travel_leaves_its_words():
     error = hw.InvalidFileError("outer")
-    error.__cause__ = Unpicklable("the reason")
+    error.__cause__ = UnpicklableError("the reason")
     copy = pickle.loads(pickle.dumps(error))
-    assert str(copy.__cause__) == "Unpicklable: the reason"
+    assert str(copy.__cause__) == "UnpicklableError: the reason"
 
 
 @pytest.mark.parametrize(

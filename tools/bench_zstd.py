@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -212,24 +212,25 @@ def memory(path: Path, folder: Path) -> list[Row]:
     return rows
 
 
-def main(argv: list[str]) -> int:
-    if argv[:1] == ["--memory"]:
-        print(packing_memory(Path(argv[1]), Path(argv[2]), dict(FORMS)[argv[3]]))
-        return 0
-    path = Path(argv[0]) if argv else CACHE
+def rows(path: Path = CACHE) -> Iterator[Row]:
+    """All rows, one after another as they are measured."""
     cache = Cache(path)
     batch = Batch(cache)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for rows in (
-            sizes(cache),
-            plane_step(),
-            writing(batch, folder),
-            reading(batch, folder),
-            memory(path, folder),
-        ):
-            for what, ratio, detail in rows:
-                print(f"{ratio:7.2f}  {what}  ({detail})", flush=True)
+        yield from sizes(cache)
+        yield from plane_step()
+        yield from writing(batch, folder)
+        yield from reading(batch, folder)
+        yield from memory(path, folder)
+
+
+def main(argv: list[str]) -> int:
+    if argv[:1] == ["--memory"]:
+        print(packing_memory(Path(argv[1]), Path(argv[2]), dict(FORMS)[argv[3]]))
+        return 0
+    for what, ratio, detail in rows(Path(argv[0]) if argv else CACHE):
+        print(f"{ratio:7.2f}  {what}  ({detail})", flush=True)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Sources: the same bytes whatever holds them, short reads continued, early ends noticed, views that outlive the file."""
+"""Sources: the same bytes whatever holds them, short reads continued, early ends noticed, views that stay."""
 
 import io
 import os

@@ -119,9 +119,11 @@ def test_after_an_error_a_decoder_takes_no_more():
 
 def test_members_of_a_composite_are_counted():
     out = io.BytesIO()
-    with pytest.raises(hw.StreamError) as caught, hw.StreamWriter(out) as writer:
-        writer.add(HEAD)
-        writer.add(DENSE, [VALUES])
+    writer = hw.StreamWriter(out)
+    writer.add(HEAD)
+    writer.add(DENSE, [VALUES])
+    with pytest.raises(hw.StreamError) as caught:
+        writer.close()
     assert caught.value.rule == "composite.torn"
     with pytest.raises(hw.StreamError, match="1 members"):
         list(hw.StreamReader(io.BytesIO(out.getvalue())))
@@ -158,13 +160,15 @@ def test_between_machines_only_producer_synced_buffers_pass():
 def test_a_claimed_size_costs_nothing_until_its_bytes_come():
     claims = hw.TensorDescriptor.build(hw.uint8, (3,), hw.RowMajorLayout(), (1 << 45,))
     decoder = hw.StreamDecoder()
-    try:
+
+    def take_and_end():
         decoder.feed(claims.encode())
-    except hw.LimitError as error:
-        assert error.rule == "limit.memory"
-        return
-    with pytest.raises(hw.StreamError):
         decoder.close()
+
+    # the system grants the address space, and then the stream is too short; or it does not
+    with pytest.raises((hw.StreamError, hw.LimitError)) as caught:
+        take_and_end()
+    assert caught.value.rule in ("stream.truncated", "limit.memory")
 
 
 def test_a_buffer_above_the_limit_is_refused():

@@ -205,9 +205,13 @@ def test_arguments_that_no_reader_would_take_are_refused_before_a_file_appears(o
 
 
 def test_an_error_in_the_block_leaves_no_file(tmp_path):
-    with pytest.raises(KeyError), hw.create(tmp_path / "out") as writer:
-        writer.add("t", dense(hw.uint8, (3,), 3), [b"abc"])
-        raise KeyError
+    def fail_half_way():
+        with hw.create(tmp_path / "out") as writer:
+            writer.add("t", dense(hw.uint8, (3,), 3), [b"abc"])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_half_way()
     assert list(tmp_path.iterdir()) == []
 
 
