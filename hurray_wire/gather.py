@@ -60,9 +60,10 @@ def gather_padded(
 
     ``pool`` is [num_pages, page_size, *rest] of any dtype and any strides, or pages that are not in memory, and then
     there is no ``out``. ``block_table``, ``seq_ptr`` and ``seq_lens`` are 1-D integer arrays that have passed their
-    checks. ``seqs`` are the sequences wanted, in this order, repeats allowed; None is all of them. L is ``max_len``, or else that of ``out``, or else the longest length chosen
-    (0 if there is none); of a longer sequence the first L tokens are taken. Positions past a length hold ``fill``,
-    rounded to the dtype as an assignment would; the integer 0 stands for zero bits, whatever the dtype.
+    checks. ``seqs`` are the sequences wanted, in this order, repeats allowed; None is all of them. L is ``max_len``,
+    or else that of ``out``, or else the longest length chosen (0 if there is none); of a longer sequence the first L
+    tokens are taken. Positions past a length hold ``fill``, rounded to the dtype as an assignment would; the integer
+    0 stands for zero bits, whatever the dtype.
 
     ``out`` must have exactly the shape [B, L, *rest] and the dtype of the pool, be writable, and not overlap the pool
     (judged by first and last byte). It need not be contiguous.
