@@ -124,8 +124,8 @@ class PoolChunks:
     """
 
     def __init__(self, pool: PoolInput, plan: PagePlan, element_type: ElementType) -> None:
-        # NumPy moves integers of any strides several times faster than types it does not know, and the bits are the
-        same if isinstance(pool, np.ndarray) and not element_type.is_packed and _is_little(pool.dtype):
+        # NumPy moves integers of any strides several times faster than types it does not know; the bits are the same
+        if isinstance(pool, np.ndarray) and not element_type.is_packed and _is_little(pool.dtype):
             pool = as_bits(pool)
         self._pool = pool
         self._plan = plan

@@ -80,6 +80,7 @@ class RangeServer:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or head and body wait for each other
     owner: RangeServer
 
     def log_message(self, *_: object) -> None:
