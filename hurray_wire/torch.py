@@ -3,8 +3,8 @@
 The other way needs nothing from here: ``hurray_wire.save_snapshot`` and ``Snapshot.export(out=...)`` take tensors of
 PyTorch as they are, of any strides, without a copy.
 
-PyTorch knows no read-only tensors. What ``page_pool`` gives lies in the file's mapping, which cannot be written:
-writing to it ends the process. ``clone()`` it first, or ``gather``, whose result is the caller's own.
+PyTorch knows no read-only tensors. What ``page_pool`` gives lies in the file's mapping: writing to it changes this
+process's view of the file for everyone who reads it here, though never the file itself. ``clone()`` it first, or ``gather``, whose result is the caller's own.
 
 Every tensor from here speaks DLPack, bfloat16 and float8 included, which NumPy arrays of those types do not.
 """

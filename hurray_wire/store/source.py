@@ -10,10 +10,12 @@ memory is unmapped when the last view is gone, so arrays taken from a file outli
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import stat
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -37,6 +39,9 @@ __all__ = [
     "open_source",
     "runs",
 ]
+
+# Named by the mmap module from Python 3.13 on; this is its value on every Linux but a few old architectures
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +158,14 @@ class BytesSource(Source):
 
 
 class MappedSource(BytesSource):
-    """A file mapped into memory, read-only. Whoever truncates the file under a mapping kills the process that reads
-    it.
+    """A file mapped into memory. Whoever truncates the file under a mapping kills the process that reads it.
+
+    The views are read-only. The mapping itself is private where the system grants that: a library without read-only
+    arrays that writes through a pointer then changes its own copy of that page, and neither the file nor its luck.
     """
 
     def __init__(self, fd: int, size: int) -> None:
-        super().__init__(mmap.mmap(fd, size, access=mmap.ACCESS_READ) if size else b"")
+        super().__init__(_mapped(fd, size) if size else b"")
 
 
 class CopyingSource(Source):
@@ -248,6 +255,15 @@ def runs(rows: NDArray[np.int64]) -> list[tuple[int, int]]:
     breaks = np.flatnonzero(np.diff(rows) != 1) + 1
     edges = [0, *breaks.tolist(), len(rows)]
     return list(pairwise(edges))
+
+
+def _mapped(fd: int, size: int) -> mmap.mmap:
+    if _MAP_NORESERVE:
+        # without the flag the system would set memory aside for copies that nobody makes
+        flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
+        with contextlib.suppress(OSError):
+            return mmap.mmap(fd, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
 
 
 def _open_path(path: str | bytes, use_mmap: bool) -> Source:

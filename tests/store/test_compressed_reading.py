@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import threading
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,7 @@ from compressed_cases import (
     cut,
     entry_of,
     everything,
+    frames_of,
     lengths,
     paged,
     refusal,
@@ -446,3 +448,44 @@ def test_any_batch_is_gathered_as_from_the_file_itself(element_type, page_size, 
         assert found.mask.tobytes() == expected.mask.tobytes()
         assert file["t"].ragged(seqs).tobytes() == plain["t"].ragged(seqs).tobytes()
         assert file.verify() == plain.verify()
+
+
+def test_positions_past_a_length_hold_the_fill(data):
+    with hw.open(PLAIN) as plain, hw.open(data) as file:
+        for options in ({"fill": 1.5}, {"fill": 1.5, "max_len": 70}, {"max_len": 120}, {"max_len": 0}):
+            expected = plain["layers.0.key"].gather([1, 0], **options)
+            found = file["layers.0.key"].gather([1, 0], **options)
+            assert found.values.tobytes() == expected.values.tobytes()
+            assert found.mask.tobytes() == expected.mask.tobytes()
+
+
+def test_memory_that_was_given_is_not_touched_if_a_frame_is_broken(data):
+    frames, table = frames_of(data), table_of(data)
+    start = PLAIN.index(TENSORS[1][2][0])
+    row = int(np.searchsorted(np.cumsum([entry[1] for entry in table]), start + 4096, side="right"))
+    frames[row] = frames[row][:-1] + bytes([frames[row][-1] ^ 1])
+    with hw.open(assembled(frames, table)) as file:
+        tensor = file["layers.0.key"]
+        out = np.ones((3, 100, 2, 8), dtype=hw.bfloat16.dtype)
+        with pytest.raises(hw.ChecksumError):
+            tensor.gather(out=out)
+        assert (out == 1).all()
+
+
+@pytest.mark.parametrize("planes", [False, True])
+def test_a_gather_takes_no_memory_for_a_second_pool(planes, monkeypatch):
+    monkeypatch.setattr(compressed_sink, "FRAME_BYTES", 1 << 18)
+    lens = (1000,) * 8
+    tensors = [lengths(lens), paged("t", page_size=10, num_pages=800, heads=8, dim=128, lens=lens)]
+    with hw.open(written(tensors, zstd=1, planes=planes)) as file:
+        tensor = file["t"]
+        tensor.seq_lens  # noqa: B018
+        monkeypatch.setattr(file._source._cache, "_capacity", 1 << 20)
+        tracemalloc.start()
+        try:
+            values = tensor.gather().values
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert values.nbytes == 16384000
+        assert peak < values.nbytes * 1.25

@@ -1,7 +1,9 @@
 """Sources: the same bytes whatever holds them, short reads continued, early ends noticed, views that stay."""
 
+import ctypes
 import io
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -135,3 +137,15 @@ def test_an_empty_file_is_a_source_of_nothing(tmp_path):
     assert open_source(tmp_path / "empty").size == 0
     with pytest.raises(hw.TruncatedError):
         hw.open(tmp_path / "empty")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="private mappings without reservation are Linux's")
+def test_writing_through_a_mapping_changes_neither_the_file_nor_its_arrays_flags(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(DATA)
+    array = np.frombuffer(open_source(path).view(0, len(DATA)), np.uint8)
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    ctypes.memmove(array.ctypes.data, b"\xff", 1)  # as a library would that knows no read-only arrays
+    assert array[0] == 0xFF
+    assert path.read_bytes() == DATA
