@@ -78,6 +78,7 @@ from .model.layouts import (
 )
 from .model.quantization import Mxfp, Nf4, PerBlockAffine, PerChannelAffine, PerTensorAffine, Quantization
 from .model.sections import BufferHandle, CompositeMember, ExtensionType, Shard, Statistics
+from .paged_tensor import PagedTensor
 from .saving import save_snapshot
 from .snapshot import Layer, Snapshot, load_snapshot
 from .snapshot import SnapshotFile as File
@@ -85,7 +86,7 @@ from .snapshot import open_file as open
 from .store.reader import Report
 from .store.stream import StreamDecoder, StreamReader, StreamWriter
 from .store.writer import Chunked, Writer, create
-from .tensors import PagedTensor, Tensor
+from .tensors import Tensor
 from .transfer import receive_snapshot, send_snapshot
 from .wire import descriptors as _descriptors  # noqa: F401 -- gives TensorDescriptor its encode and decode
 

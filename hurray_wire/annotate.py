@@ -26,10 +26,12 @@ from .store.reader import buffer_places
 from .store.source import Source
 from .store.target import open_target
 from .wire import container, structs
-from .wire.container import FileHeader, Index, IndexEntry, Trailer
+from .wire.container import FileHeader, Trailer
 from .wire.descriptors import HEADER_BYTES, decode_descriptor, descriptor_length
 from .wire.doorway import Cursor, Taken, recording
+from .wire.index import Index, IndexEntry, decode_index
 from .wire.metadata import decode_metadata
+from .wire.regions import check_regions
 
 __all__ = ["Row", "annotate"]
 
@@ -102,8 +104,8 @@ def _read_places(source: Source, limits: Limits) -> tuple[FileHeader, Trailer, I
     header = container.decode_header(source.view(0, container.HEADER_BYTES))
     trailer = _decode_trailer(source, header, limits)
     raw = source.view(trailer.index_offset, trailer.index_length)
-    index = container.decode_index(raw, header=header, trailer=trailer, file_size=size, limits=limits)
-    container.check_regions(header, trailer, index, size)
+    index = decode_index(raw, header=header, trailer=trailer, file_size=size, limits=limits)
+    check_regions(header, trailer, index, size)
     return header, trailer, index
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .paged_tensor import PagedTensor
 from .snapshot import ROLES, Snapshot
-from .tensors import PagedTensor
 
 __all__ = ["Difference", "first_difference"]
 

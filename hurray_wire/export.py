@@ -27,7 +27,7 @@ from .errors import BufferSizeError, HurrayError, IncompatibleError, LimitError
 from .export_pages import PageMap, chosen_tables, place
 from .export_parts import ExportPool, Piece, Shard, Share, pools_of
 from .model.element_types import ElementType
-from .tensors import PagedTensor
+from .paged_tensor import PagedTensor
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from .adapters import PageSource, Repaging, Tables, as_array, normalise, plan_co
 from .adapters.integers import as_ids
 from .errors import IncompatibleError
 from .gather import choose
-from .tensors import PagedTensor
+from .paged_tensor import PagedTensor
 
 __all__ = ["PageMap", "Placement", "chosen_tables", "place"]
 

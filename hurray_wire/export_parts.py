@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .adapters import HeadMove, PoolSpec, head_moves, head_ranges
 from .errors import IncompatibleError, UnsupportedError
 from .model.shape import is_dynamic
-from .tensors import PagedTensor
+from .paged_tensor import PagedTensor
 
 __all__ = ["ExportPool", "Piece", "Share", "Shard", "pools_of"]
 

@@ -19,10 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from .errors import IncompatibleError, InvalidFileError
 from .export import Exported, count_pages, export_merged
 from .limits import Limits
+from .paged_tensor import PagedTensor
 from .preparing import SNAPSHOT_KEY, SNAPSHOT_VERSION, tensor_name
 from .store import reader
 from .store.reader import File, Report
-from .tensors import PagedTensor, Tensor
+from .tensors import Tensor
 
 __all__ = ["Layer", "Snapshot", "SnapshotFile", "load_snapshot", "open_file", "tensor_name"]
 

@@ -4,7 +4,8 @@ The other way needs nothing from here: ``hurray_wire.save_snapshot`` and ``Snaps
 PyTorch as they are, of any strides, without a copy.
 
 PyTorch knows no read-only tensors. What ``page_pool`` gives lies in the file's mapping: writing to it changes this
-process's view of the file for everyone who reads it here, though never the file itself. ``clone()`` it first, or ``gather``, whose result is the caller's own.
+process's view of the file for everyone who reads it here, though never the file itself. ``clone()`` it first, or
+``gather``, whose result is the caller's own.
 
 Every tensor from here speaks DLPack, bfloat16 and float8 included, which NumPy arrays of those types do not.
 """
@@ -20,8 +21,8 @@ from numpy.typing import NDArray
 from .adapters import as_array
 from .adapters.intake import TORCH_BITS
 from .errors import UnsupportedError
+from .paged_tensor import PagedTensor
 from .snapshot import Snapshot
-from .tensors import PagedTensor
 
 try:
     import torch

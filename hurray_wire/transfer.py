@@ -20,11 +20,12 @@ from .limits import Limits
 from .model import element_types as et
 from .model.descriptor import TensorDescriptor
 from .model.layouts import CompositeLayout, RowMajorLayout
+from .paged_tensor import PagedTensor, make_tensor
 from .preparing import prepare, tensor_name
 from .snapshot import Snapshot
 from .store.reader import SCALE_SUFFIX, SEQ_LENS, Report, checked_lengths, given_lengths
 from .store.stream import StreamReader, StreamWriter
-from .tensors import PagedTensor, Tensor, make_tensor
+from .tensors import Tensor
 from .wire.metadata import Metadata, decode_metadata, encode_metadata
 
 __all__ = ["ReceivedTensors", "receive_snapshot", "send_snapshot"]

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..arrays.composite import check_tree, group_members
+from ..buffers import Buffers
 from ..composites import CompositeTensor, members_of
 from ..errors import (
     ChecksumError,
@@ -32,12 +33,15 @@ from ..limits import Limits
 from ..model import element_types as et
 from ..model.descriptor import TensorDescriptor
 from ..model.layouts import CompositeLayout, RowMajorLayout, UnknownLayout
-from ..tensors import Buffers, PagedTensor, Tensor, make_tensor
+from ..paged_tensor import PagedTensor, make_tensor
+from ..tensors import Tensor
 from ..wire import container, planes
 from ..wire.checksum import crc32c
-from ..wire.container import IndexEntry, Region, align_up
+from ..wire.container import align_up
 from ..wire.descriptors import decode_descriptor
+from ..wire.index import IndexEntry, decode_index
 from ..wire.metadata import Metadata, check_seal, decode_metadata
+from ..wire.regions import Region, check_regions
 from .compressed_source import inflating
 from .source import Compression, Source
 from .target import open_target
@@ -97,10 +101,8 @@ class File(Mapping[str, Tensor]):
         tail = source.view(size - container.TRAILER_BYTES, container.TRAILER_BYTES)
         self._trailer = container.decode_trailer(tail, file_size=size, header=self._header, limits=self._limits)
         raw = source.view(self._trailer.index_offset, self._trailer.index_length)
-        self._index = container.decode_index(
-            raw, header=self._header, trailer=self._trailer, file_size=size, limits=self._limits
-        )
-        self._regions = container.check_regions(self._header, self._trailer, self._index, size)
+        self._index = decode_index(raw, header=self._header, trailer=self._trailer, file_size=size, limits=self._limits)
+        self._regions = check_regions(self._header, self._trailer, self._index, size)
         self._metadata: Metadata | None = None
 
     @property

@@ -17,11 +17,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..buffers import MemoryBuffers
 from ..errors import HurrayError, LimitError, StreamError
 from ..limits import MAX_NESTING, Limits
 from ..model.descriptor import TensorDescriptor
 from ..model.layouts import CompositeLayout, UnknownLayout
-from ..tensors import MemoryBuffers, Tensor, make_tensor
+from ..paged_tensor import make_tensor
+from ..tensors import Tensor
 from ..wire.descriptors import HEADER_BYTES, decode_descriptor, descriptor_length
 from .sink import write_all
 from .writer import Chunked, _counted, _plan

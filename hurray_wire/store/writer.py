@@ -27,7 +27,8 @@ from ..model.quantization import PerBlockAffine, PerChannelAffine
 from ..wire import container
 from ..wire import planes as byte_planes
 from ..wire.checksum import crc32c
-from ..wire.container import FileHeader, IndexEntry, Trailer, align_up, check_name
+from ..wire.container import FileHeader, Trailer, align_up
+from ..wire.index import IndexEntry, check_name, encode_index
 from ..wire.metadata import SEAL_KEY, encode_metadata
 from .compressed_sink import CompressedSink, level_of, whole_pages
 from .sink import Sink, open_sink
@@ -111,7 +112,7 @@ class Writer:
             return
         try:
             trailer = self._write_metadata()
-            index = container.encode_index(self._entries.values(), sorted_index=self._header.sorted_index)
+            index = encode_index(self._entries.values(), sorted_index=self._header.sorted_index)
             self._pad(container.STRUCTURE_ALIGNMENT)
             self._sink.cut()
             trailer = replace(

@@ -14,6 +14,7 @@ from typing import Any
 import hurray_wire as hw
 from fixtures import dumping
 from hurray_wire.wire import container
+from hurray_wire.wire.index import decode_index
 
 Json = dict[str, Any]
 
@@ -34,7 +35,7 @@ def _file(data: bytes, **options: Any) -> Json:
     header = container.decode_header(raw[: container.HEADER_BYTES])
     tail = raw[size - container.TRAILER_BYTES :]
     trailer = container.decode_trailer(tail, file_size=size, header=header, limits=limits)
-    index = container.decode_index(
+    index = decode_index(
         raw[trailer.index_offset :][: trailer.index_length],
         header=header,
         trailer=trailer,

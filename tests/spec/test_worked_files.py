@@ -18,6 +18,7 @@ import hurray_wire as hw
 from hurray_wire.limits import Limits
 from hurray_wire.wire import container, seektable
 from hurray_wire.wire.checksum import crc32c
+from hurray_wire.wire.index import decode_index, encode_index
 from hurray_wire.wire.metadata import decode_metadata, encode_metadata
 
 
@@ -121,12 +122,12 @@ def _our_form(raw: bytes) -> dict[str, Any]:
         view[-container.TRAILER_BYTES :], file_size=len(raw), header=header, limits=Limits()
     )
     index_raw = view[trailer.index_offset : trailer.index_offset + trailer.index_length]
-    index = container.decode_index(index_raw, header=header, trailer=trailer, file_size=len(raw), limits=Limits())
+    index = decode_index(index_raw, header=header, trailer=trailer, file_size=len(raw), limits=Limits())
     section_raw = view[trailer.kv_offset : trailer.kv_offset + trailer.kv_length]
     metadata = decode_metadata(section_raw)
     assert container.encode_header(header) == raw[: container.HEADER_BYTES]
     assert container.encode_trailer(trailer) == raw[-container.TRAILER_BYTES :]
-    assert container.encode_index(index, sorted_index=header.sorted_index) == index_raw
+    assert encode_index(index, sorted_index=header.sorted_index) == index_raw
     return {
         "header": {
             "container_major": 1,
