@@ -22,7 +22,7 @@ from .model.element_types import BY_TAG
 from .model.sections import DEVICES, MEMORY_CLASSES, SYNC_MODES
 from .model.shape import DYNAMIC
 from .store.compressed_source import inflating
-from .store.reader import buffer_places
+from .store.places import buffer_places
 from .store.source import Source
 from .store.target import open_target
 from .wire import container, structs

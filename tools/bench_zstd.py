@@ -1,11 +1,10 @@
 """What compression saves and costs, as ratios (spec/compressed.md).
 
 Each function returns rows (name, ratio, detail). Sizes are those of the real cache that is given, the two layers of it
-in ``fixtures/`` by default. Times are of a large batch made of its tokens: 32 sequences whose pages are the cache's,
-drawn at random, the three lowest bits of each number made random so that no page repeats another; those bits are noise
-in a cache anyhow. A ratio of times is the other's over ours, the median of runs in pairs; above 1.0 is a gain. One
-thread is had by confining the process to one CPU. Run alone, it prints the rows; the first argument is another
-safetensors file of pools ``layers.N.key/.value``, ``block_tables`` and ``seq_lens``.
+in ``fixtures/`` by default. Times are of a large batch of 32 sequences, whose every number is drawn from the cache's
+own at random: as frequent as there, and nothing repeats. A ratio of times is the other's over ours, the median of runs
+in pairs; above 1.0 is a gain. One thread is had by confining the process to one CPU. Run alone, it prints the rows; the
+first argument is another safetensors file of pools ``layers.N.key/.value``, ``block_tables`` and ``seq_lens``.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Cache:
         hw.save_snapshot(target, self.layers, block_tables=self.tables, seq_lens=self.lens, **options)
 
     def full_pages(self) -> NDArray[np.uint16]:
-        """The bits of the pages that hold tokens in every slot, of all layers and roles."""
+        """The bits of the pages that hold tokens in every slot, of all layers and roles, [n, *page]."""
         page_size = next(iter(self.layers.values()))[0].shape[1]
         used = sorted({int(p) for row, n in zip(self.tables, self.lens, strict=True) for p in row[: n // page_size]})
         return np.concatenate([pool[used].view(np.uint16) for pair in self.layers.values() for pool in pair])
@@ -73,9 +72,8 @@ class Batch:
         count = SEQS * PAGES_EACH
         self.pools = []
         for _ in range(2):
-            pool = pages[rng.integers(0, len(pages), count)]
-            pool ^= rng.integers(0, 8, pool.shape, dtype=np.uint16)
-            self.pools.append(pool.view(dtype))
+            drawn = rng.integers(0, pages.size, (count, *pages.shape[1:]), dtype=np.uint32)
+            self.pools.append(pages.reshape(-1)[drawn].view(dtype))
         self.tables = np.arange(count).reshape(SEQS, PAGES_EACH)
         self.lens = np.full(SEQS, PAGES_EACH * pages.shape[1])
         self.nbytes = 2 * self.pools[0].nbytes
@@ -117,7 +115,7 @@ def paired(first: Callable[[], float], second: Callable[[], float]) -> tuple[flo
 
 
 def sizes(cache: Cache) -> list[Row]:
-    """The real cache, scrubbed and compacted, and the batch that does not repeat itself; at the default level."""
+    """The real cache, scrubbed and compacted, and the batch in which nothing repeats; at the default level."""
     rows = []
     batch = Batch(cache)
     kinds = (

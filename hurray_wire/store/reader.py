@@ -9,43 +9,34 @@ padding, the contents of index buffers) is left to :meth:`File.verify`.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..arrays.composite import check_tree, group_members
 from ..buffers import Buffers
 from ..composites import CompositeTensor, members_of
 from ..errors import (
-    ChecksumError,
-    HurrayError,
     IncompatibleError,
-    InvalidFileError,
     TruncatedError,
 )
 from ..limits import Limits
 from ..model import element_types as et
-from ..model.descriptor import TensorDescriptor
-from ..model.layouts import CompositeLayout, RowMajorLayout, UnknownLayout
+from ..model.layouts import CompositeLayout, RowMajorLayout
 from ..paged_tensor import PagedTensor, make_tensor
 from ..tensors import Tensor
 from ..wire import container, planes
-from ..wire.checksum import crc32c
-from ..wire.container import align_up
 from ..wire.descriptors import decode_descriptor
 from ..wire.index import IndexEntry, decode_index
-from ..wire.metadata import Metadata, check_seal, decode_metadata
-from ..wire.regions import Region, check_regions
+from ..wire.metadata import Metadata, decode_metadata
+from ..wire.regions import check_regions
 from .compressed_source import inflating
+from .places import buffer_places
 from .source import Compression, Source
 from .target import open_target
-from .writer import CRC_KEY
+from .verify import Report, Verification, naming
 
 __all__ = ["SCALE_SUFFIX", "SEQ_LENS", "File", "Report", "open_as"]
 
@@ -53,19 +44,6 @@ FileT = TypeVar("FileT", bound="File")
 
 SEQ_LENS = "seq_lens"
 SCALE_SUFFIX = ".scale"
-_TOGETHER = 256  # tensors that are told to a source at once
-_CHUNK = 16 << 20  # bytes that verify holds at once where reading copies
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What :meth:`File.verify` looked at. ``checksums`` is 0 for a file that records none but the index's own."""
-
-    tensors: int
-    buffers: int
-    checksums: int
-    padding_bytes: int
-    payload_bytes: int
 
 
 class File(Mapping[str, Tensor]):
@@ -165,51 +143,8 @@ class File(Mapping[str, Tensor]):
         what was looked at. ``progress`` is called with the bytes read and the bytes in all after each tensor. Memory
         stays bounded; on a compressed file every frame is inflated once.
         """
-        self.metadata  # noqa: B018 -- decoded, hence checked
-        trailer = self._trailer
-        check_seal(self._source.view(trailer.kv_offset, trailer.kv_length), base=trailer.kv_offset)
-        recorded = self._recorded_crcs()
-        # Everything in the order of the file, so that a compressed one need not inflate a frame again; but what stands
-        # behind the tensors was read when the file was opened, and is looked at while it is still at hand.
-        gaps = deque(pairwise(self._regions))
-        last = int(self._index.descriptor_offsets[-1]) if len(self._index) else -1
-        padding = 0
-        while gaps and gaps[-1][0].start > last:
-            padding += self._verify_gap(*gaps.pop())
-        position = 0
-        payload = buffers = 0
-        told = 0
-        for number, entry in enumerate(self._index):
-            if number == told:
-                told += self._source.prefetch(self._extents(number, number + _TOGETHER))
-            padding += self._verify_gaps(gaps, entry.descriptor_offset)
-            tensor = self[entry.name]
-            places = buffer_places(tensor.descriptor, entry, self._header.data_buffer_alignment)
-            self._verify_part(recorded, position, entry.name, -1, entry.descriptor_offset, entry.descriptor_length)
-            padding += self._verify_gaps(gaps, entry.data_offset)
-            end = entry.data_offset
-            for part, (offset, length) in enumerate(places):
-                padding += self._verify_zero(end, offset, f"between buffers of {entry.name!r}")
-                self._verify_part(recorded, position + 1 + part, entry.name, part, offset, length)
-                end = offset + length
-            position += 1 + len(places)
-            with _Named(entry.name):
-                tensor.check_payload()
-            buffers += len(places)
-            payload += sum(length for _, length in places)
-            if progress is not None:
-                progress(entry.data_offset + entry.data_length, self._source.size)
-        padding += self._verify_gaps(gaps, self._source.size)
-        check_tree(group_members((self[name].descriptor for name in self.names), limits=self._limits))
-        self._source.check_empty_frames()
-        if recorded is not None and position != len(recorded):
-            raise InvalidFileError(
-                f"{CRC_KEY} has {len(recorded)} checksums for {position} descriptors and buffers",
-                rule="verify.crc-count",
-                declared=position,
-                found=len(recorded),
-            )
-        return Report(len(self._index), buffers, 0 if recorded is None else position, padding, payload)
+        parts = (self._source, self._header, self._trailer, self._index, self._regions)
+        return Verification(*parts, tensor=self.__getitem__, metadata=self.metadata, limits=self._limits).run(progress)
 
     def close(self) -> None:
         """Refuse further reading. Arrays that borrow mapped memory stay valid. Closing twice is fine."""
@@ -228,7 +163,7 @@ class File(Mapping[str, Tensor]):
 
     def _read_tensor(self, entry: IndexEntry) -> Tensor:
         raw = self._source.view(entry.descriptor_offset, entry.descriptor_length)
-        with _Named(entry.name):
+        with naming(entry.name):
             descriptor = decode_descriptor(
                 raw, permissive=self._permissive, base=entry.descriptor_offset, limits=self._limits
             )
@@ -262,66 +197,6 @@ class File(Mapping[str, Tensor]):
         companion = f"{name}{SCALE_SUFFIX}"
         return self[companion].numpy() if companion in self._index else None
 
-    def _recorded_crcs(self) -> list[int] | None:
-        recorded = self.metadata.get(CRC_KEY)
-        if recorded is None:
-            return None
-        if not isinstance(recorded, list) or not all(type(value) is int and 0 <= value < 1 << 32 for value in recorded):
-            raise InvalidFileError(f"{CRC_KEY} is not a list of 32-bit checksums", rule="verify.crc-type")
-        return recorded
-
-    def _extents(self, first: int, behind: int) -> list[tuple[int, int]]:
-        """Offset and length of each of these tensors, from its descriptor to the end of its data."""
-        offsets = self._index.descriptor_offsets[first:behind]
-        ends = (self._index.data_offsets + self._index.data_lengths)[first:behind]
-        lengths = np.maximum(ends - offsets, self._index.descriptor_lengths[first:behind])
-        return list(zip(offsets.tolist(), lengths.tolist(), strict=True))
-
-    def _verify_part(
-        self, recorded: list[int] | None, position: int, name: str, part: int, offset: int, length: int
-    ) -> None:
-        """Check a descriptor (part -1) or a buffer against its checksum; without one, at least that it inflates."""
-        if recorded is None and self.compression is None:
-            return
-        if recorded is not None and position >= len(recorded):
-            raise InvalidFileError(
-                f"{CRC_KEY} ends before {name!r}", rule="verify.crc-count", declared=position, found=len(recorded)
-            )
-        value = 0
-        for start in range(offset, offset + length, _CHUNK):
-            value = crc32c(self._source.view(start, min(_CHUNK, offset + length - start)), value)
-        if recorded is not None and value != recorded[position]:
-            what = "the descriptor" if part < 0 else f"buffer {part}"
-            raise ChecksumError(
-                f"{what} of {name!r} has CRC-32C 0x{value:08X}, but 0x{recorded[position]:08X} was recorded",
-                rule="verify.crc",
-                offset=offset,
-                declared=recorded[position],
-                found=value,
-            )
-
-    def _verify_gaps(self, gaps: deque[tuple[Region, Region]], end: int) -> int:
-        """Check the padding of the gaps up to a place in the file, taking them off the list; returns its size."""
-        total = 0
-        while gaps and gaps[0][1].start <= end:
-            total += self._verify_gap(*gaps.popleft())
-        return total
-
-    def _verify_gap(self, before: Region, after: Region) -> int:
-        return self._verify_zero(before.end, after.start, f"between {before.what} and {after.what}")
-
-    def _verify_zero(self, start: int, end: int, where: str) -> int:
-        for offset in range(start, end, _CHUNK):
-            piece = np.frombuffer(self._source.view(offset, min(_CHUNK, end - offset)), dtype=np.uint8)
-            if piece.any():
-                raise InvalidFileError(
-                    f"the padding {where} is not zero",
-                    rule="verify.padding",
-                    offset=offset + int(np.argmax(piece != 0)),
-                    found=int(piece[np.argmax(piece != 0)]),
-                )
-        return max(0, end - start)
-
 
 class _StoredBuffers(Buffers):
     """The buffers of one tensor in a file."""
@@ -347,22 +222,6 @@ class _StoredBuffers(Buffers):
     def fetch_parts(self, index: int, parts: Sequence[tuple[int, memoryview]]) -> None:
         base = self._places[index][0]
         self._source.read_parts([(base + offset, memory) for offset, memory in parts])
-
-
-class _Named:
-    """Errors raised within say which tensor they concern."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, HurrayError) and repr(self._name) not in error.message:
-            error.message = f"tensor {self._name!r}: {error.message}"
 
 
 def open_as(
@@ -400,39 +259,6 @@ def open_as(
     except BaseException:
         source.close()
         raise
-
-
-def buffer_places(descriptor: TensorDescriptor, entry: IndexEntry, alignment: int) -> list[tuple[int, int]]:
-    """Offset and size of each buffer of a tensor, checked against its index entry."""
-    if isinstance(descriptor.layout, UnknownLayout):
-        return [(entry.data_offset, entry.data_length)] if entry.data_length else []
-    if isinstance(descriptor.layout, CompositeLayout):
-        places: list[tuple[int, int]] = []
-        start = end = entry.data_offset
-    else:
-        places = []
-        start = end = align_up(entry.descriptor_offset + entry.descriptor_length, alignment)
-        for handle in descriptor.buffers:
-            offset = align_up(end, alignment)
-            places.append((offset, handle.byte_size))
-            end = offset + handle.byte_size
-        if entry.data_offset != start:
-            raise InvalidFileError(
-                f"the data is said to start at {entry.data_offset}, but follows its descriptor at {start}",
-                rule="index.data-place",
-                offset=entry.descriptor_offset,
-                declared=entry.data_offset,
-                found=start,
-            )
-    if entry.data_length != end - start:
-        raise InvalidFileError(
-            f"the index tells {entry.data_length} bytes of data, but the descriptor's buffers take {end - start}",
-            rule="index.data-length",
-            offset=entry.descriptor_offset,
-            declared=entry.data_length,
-            found=end - start,
-        )
-    return places
 
 
 def checked_lengths(tensor: Tensor) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """Do with some bytes all that can be done with a descriptor, a file or a stream, and let only our own errors pass.
 
-Whatever else comes out, a KeyError, an IndexError, a MemoryError, is for the caller to see. What is valid must also hold:
-a descriptor encodes to what decodes to itself, and reads as text.
+Whatever else comes out, a KeyError, an IndexError, a MemoryError, is for the caller to see. What is valid must also
+hold: a descriptor encodes to what decodes to itself, and reads as text.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ Run as a program, so that memory can be watched, and with ``-O``, so that no che
 
     python [-O] tests/hostile/sweep.py [descriptor] [file] [compressed] [stream]
 
-Prints one JSON object: how many cases were tried, how many of them were still valid, what came out that is no error of ours,
-by how much the process grew, and how long the slowest case took. But for streams, which may map memory that they do not
-use, the process gets no more address space than some hundred MiB above what it has, and an allocation that then fails counts
-as a stranger, too.
+Prints one JSON object: how many cases were tried, how many of them were still valid, what came out that is no error
+of ours, by how much the process grew, and how long the slowest case took. But for streams, which may map memory that
+they do not use, the process gets no more address space than some hundred MiB above what it has, and an allocation
+that then fails counts as a stranger, too.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fixtures.corpus import tool
+
 from hostile import exercise
 from hurray_wire.wire.checksum import crc32c
 
@@ -32,7 +33,17 @@ VALUES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
 ROOM = 256 << 20  # address space beyond what there was; memory is judged by what is touched
 # Descriptors that differ from others in one byte are left out; of files those are taken that between them have every
 # structure, and each tensor of some in a file of its own.
-LIKE_OTHERS = ("type-", "handle-", "statistics-", "rank-64", "empty-", "paged-", "quant-mx", "quant-paged-", "composite-")
+LIKE_OTHERS = (
+    "type-",
+    "handle-",
+    "statistics-",
+    "rank-64",
+    "empty-",
+    "paged-",
+    "quant-mx",
+    "quant-paged-",
+    "composite-",
+)
 UNLIKE = (
     "type-int8", "type-int4", "type-private-4-bit-float", "handle-cuda-peer", "statistics-all", "paged-worked-example",
     "paged-uint64", "quant-mxfp4", "quant-paged-per-head", "quant-paged-per-slot", "composite-overlay",
@@ -41,7 +52,14 @@ TENSORS = (
     "coo", "csr", "csc", "csf", "coo.packed", "per_channel", "per_block", "nf4", "mxfp4", "per_head", "per_slot.one_buffer",
     "col-major-bool", "strided-negative", "strided-zero", "tiled-nested", "tiled-float6", "morton", "hilbert-3d",
 )  # fmt: skip
-FILES = ("one-tensor", "two-heads-sorted", "metadata-sealed", "index-without-crc", "paged-uint64", "composite-partition")
+FILES = (
+    "one-tensor",
+    "two-heads-sorted",
+    "metadata-sealed",
+    "index-without-crc",
+    "paged-uint64",
+    "composite-partition",
+)
 COMPRESSED = ("compressed-small", "compressed-planes", "compressed-plain-frames", "compressed-unchecked")
 STREAMS = ("stream-worked-example", "stream-partition", "stream-snapshot")
 
@@ -57,7 +75,9 @@ def cases(kind: str) -> Iterator[tuple[str, Any]]:
     if kind == "file":
         contents, emit = tool("fixture_cases.contents"), tool("fixture_cases.emit")
         maker = tool("fixture_cases.cases")
-        dense = next(case for case in tool("make_fixtures").accepted_cases() if case.file == "accepted/dense-layouts.hrry")
+        dense = next(
+            case for case in tool("make_fixtures").accepted_cases() if case.file == "accepted/dense-layouts.hrry"
+        )
         for content in (*contents.SPARSE, *contents.QUANTIZED, *contents.QUANTIZED_PAGED, *dense.subject.tensors):
             if content.name not in TENSORS:
                 continue
@@ -78,7 +98,9 @@ def mutations(case: Any) -> Iterator[tuple[str, bytes]]:
         (now,) = struct.unpack_from("<" + place.code, data, place.offset)
         for value in dict.fromkeys((*VALUES, len(data) - 1, len(data) + 1, now - 1, now + 1)):
             changed = bytearray(data)
-            changed[place.offset : place.offset + place.size] = (value % (1 << 8 * place.size)).to_bytes(place.size, "little")
+            changed[place.offset : place.offset + place.size] = (value % (1 << 8 * place.size)).to_bytes(
+                place.size, "little"
+            )
             if changed == data:
                 continue
             if crc is not None and sealed and place.name.startswith("index"):

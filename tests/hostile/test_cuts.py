@@ -6,10 +6,10 @@ import io
 import struct
 
 import pytest
+from fixtures.corpus import Entry, accepted, entry
 
 import hurray_wire as hw
 
-from fixtures.corpus import Entry, accepted, entry
 from . import exercise
 
 SMALL_FILES = [

@@ -6,13 +6,13 @@ import io
 import struct
 from typing import Any
 
+from fixtures.corpus import Entry, accepted, entry
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hurray_wire as hw
 from hurray_wire.wire.checksum import crc32c
 
-from fixtures.corpus import Entry, accepted, entry
 from . import exercise
 
 quickly = settings(

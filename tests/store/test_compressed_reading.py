@@ -6,28 +6,19 @@ import io
 import random
 import threading
 import tracemalloc
-from itertools import pairwise
 
 import numpy as np
 import pytest
-import zstandard
 from compressed_cases import (
-    SKIPPABLE,
     assembled,
-    compressed,
     cut,
-    entry_of,
     everything,
     frames_of,
     lengths,
     paged,
-    refusal,
     table_of,
     written,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from pyzstd import SeekableZstdFile
 
 import hurray_wire as hw
 from hurray_wire import parallel
@@ -224,192 +215,6 @@ def test_the_path_of_a_compressed_file_is_closed_with_it(tmp_path, data):
         io.FileIO(descriptor, closefd=False)
 
 
-# Files that others made
-
-
-def streamed(content, *, size):
-    """A frame that does not tell its size, in blocks of so many bytes."""
-    context = zstandard.ZstdCompressor(level=1, write_checksum=True, write_content_size=False).compressobj()
-    parts = []
-    for start in range(0, len(content), size):
-        parts += [context.compress(content[start : start + size]), context.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)]
-    return b"".join([*parts, context.flush()])
-
-
-EMPTY = compressed(b"")
-UNTOLD_EMPTY = compressed(b"", write_content_size=False)
-HALF = len(PLAIN) // 2
-
-
-@pytest.mark.parametrize(
-    "plain",
-    [
-        compressed(PLAIN),
-        compressed(PLAIN, write_checksum=False),
-        compressed(PLAIN, write_content_size=False),
-        compressed(PLAIN, write_content_size=False, write_checksum=False),
-        streamed(PLAIN, size=1000),
-        compressed(PLAIN[:HALF]) + compressed(PLAIN[HALF:], write_content_size=False),
-        SKIPPABLE + compressed(PLAIN[:HALF]) + SKIPPABLE + SKIPPABLE + compressed(PLAIN[HALF:]) + SKIPPABLE,
-        EMPTY + compressed(PLAIN) + UNTOLD_EMPTY + EMPTY,
-        b"".join(compressed(PLAIN[at : at + 1]) for at in range(50)) + compressed(PLAIN[50:]),
-    ],
-    ids=["one", "no-checksum", "no-size", "neither", "blocks", "two", "skippable", "empty", "many"],
-)
-def test_a_plain_zstd_file_is_read(plain, tmp_path):
-    assert everything(plain) == EVERYTHING
-    (tmp_path / "cache").write_bytes(plain)
-    assert everything(tmp_path / "cache") == EVERYTHING
-    assert everything(tmp_path / "cache", mmap=False) == EVERYTHING
-    assert not hw.open(plain).compression.seekable
-
-
-def test_a_file_whose_table_is_gone_is_a_plain_zstd_file():
-    data = written(TENSORS, zstd=1)
-    for missing in (data[: -len(table_of(data)) * 12 - 17], data[:-1] + b"\0"):
-        assert everything(missing) == EVERYTHING
-        assert not hw.open(missing).compression.seekable
-
-
-def test_arrays_of_a_plain_zstd_file_are_views_that_outlive_it():
-    with hw.open(compressed(PLAIN)) as file:
-        pool = file["layers.0.key"].page_pool
-        assert pool.base is not None
-    assert pool.tobytes() == TENSORS[1][2][0]
-
-
-@pytest.mark.parametrize("size", [1, 37, 1000, 5000, 2**30])
-def test_pyzstd_reads_ours_at_any_offset_and_we_read_what_it_wrote(size):
-    rng = random.Random(size)
-    with SeekableZstdFile(io.BytesIO(written(TENSORS, zstd=1)), "r") as file:
-        assert file.seek(0, io.SEEK_END) == len(PLAIN)
-        for _ in range(100):
-            at = rng.randrange(len(PLAIN))
-            file.seek(at)
-            length = rng.randrange(3000)
-            assert file.read(length) == PLAIN[at : at + length]
-    out = io.BytesIO()
-    part = PLAIN if size > 1 else written([paged(num_pages=14)], checksums=False)
-    with SeekableZstdFile(out, "w", max_frame_content_size=size) as file:
-        file.write(part)
-    assert everything(out.getvalue()) == everything(part)
-
-
-@pytest.mark.parametrize("options", [{}, {"write_checksum": False}, {"write_content_size": False}])
-def test_frames_may_be_cut_anywhere_and_tell_as_little_as_the_table_allows(options):
-    rng = random.Random(7)
-    for _ in range(5):
-        sizes = [rng.choice((0, 1, 5, 100, 4095, 4096, 5000)) for _ in range(12)]
-        data = cut(PLAIN, sizes, **options)
-        assert everything(data) == EVERYTHING
-        frames, entries = data[: -len(table_of(data)) * 12 - 17], table_of(data)
-        assert everything(assembled([frames], [entry[:2] for entry in entries], flag=0)) == EVERYTHING
-
-
-def test_a_listed_skippable_frame_holds_nothing():
-    pieces = [PLAIN[:5000], b"", PLAIN[5000:]]
-    frames = [compressed(pieces[0]), SKIPPABLE, compressed(pieces[2])]
-    assert everything(assembled(frames, [entry_of(*p) for p in zip(frames, pieces, strict=True)])) == EVERYTHING
-
-
-def test_a_frame_larger_than_what_is_kept_is_inflated_once_for_neighbouring_requests(monkeypatch):
-    monkeypatch.setattr(compressed_source, "_CACHE_BYTES", 1000)
-    with hw.open(cut(PLAIN, [])) as file:
-        file.verify()
-        assert file.compression.inflated == 1
-
-
-# Byte planes
-
-ELEMENT_TYPES = (hw.float16, hw.bfloat16, hw.int32, hw.float64, hw.complex64, hw.float8_e4m3, hw.int4, hw.float128)
-
-
-@pytest.mark.parametrize("element_type", ELEMENT_TYPES, ids=lambda e: e.name)
-@pytest.mark.parametrize("slack", [0, 1, 64, 5000])
-def test_planes_are_put_together_again(element_type, slack):
-    tensors = [lengths(), paged("t", element_type, num_pages=150, slack=slack)]
-    plain = everything(written(tensors))
-    assert everything(written(tensors, zstd=1, planes=True)) == plain
-    with hw.open(written(tensors)) as a, hw.open(written(tensors, zstd=1, planes=True)) as b:
-        assert a["t"].gather().values.tobytes() == b["t"].gather().values.tobytes()
-
-
-def test_planes_of_another_writer_may_be_cut_at_any_whole_element():
-    tensors = [paged(num_pages=150)]
-    plain = written(tensors)
-    pool = tensors[0][2][0]
-    start = plain.index(pool)
-    edges = [0, 3, 9, start, start + 2, start + 1000, start + len(pool), len(plain)]
-    stream = b"HRRYPLNS" + plain[8:]
-    pieces = [stream[a:b] for a, b in pairwise(edges)]
-    pieces[3:6] = [piece[0::2] + piece[1::2] for piece in pieces[3:6]]
-    frames = [compressed(piece) for piece in pieces]
-    data = assembled(frames, [entry_of(*pair) for pair in zip(frames, pieces, strict=True)])
-    assert everything(data) == everything(plain)
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "inner"),
-    [(-8, 0, None), (0, 8, None), (0, -2, None), (2, 0, None), (0, 0, 1), (0, 0, 999)],
-)
-def test_a_frame_that_crosses_the_edge_of_a_split_pool_or_cuts_an_element_is_refused(first, last, inner):
-    tensors = [paged(num_pages=150)]
-    plain = written(tensors)
-    start = plain.index(tensors[0][2][0])
-    end = start + len(tensors[0][2][0])
-    stream = b"HRRYPLNS" + plain[8:]
-    edges = [start + first, *([] if inner is None else [start + inner]), end + last]
-    data = cut(stream, [b - a for a, b in pairwise([0, *edges])])
-    with hw.open(data) as file, pytest.raises(hw.InvalidFileError) as caught:
-        file["layers.0.key"]
-    assert caught.value.rule == "compressed.planes-frame"
-
-
-@pytest.mark.parametrize(
-    "planes",
-    [
-        b"HRRYPLNS" + PLAIN[8:],
-        compressed(b"HRRYPLNS" + PLAIN[8:]),
-        compressed(b"HRRYPLNS" + PLAIN[8:5000]) + compressed(PLAIN[5000:]),
-    ],
-    ids=["inflated", "one-frame", "no-table"],
-)
-def test_planes_without_a_table_are_refused(planes):
-    found = refusal(planes)
-    assert isinstance(found, hw.InvalidFileError)
-    assert found.rule == "compressed.planes-table"
-
-
-# Limits
-
-
-def test_a_plain_file_is_inflated_within_its_limit():
-    for plain in (compressed(PLAIN), compressed(PLAIN, write_content_size=False), streamed(PLAIN, size=999)):
-        assert hw.open(plain, limits=Limits(max_inflated_bytes=len(PLAIN))).verify()
-        found = refusal(plain, limits=Limits(max_inflated_bytes=len(PLAIN) - 1))
-        assert isinstance(found, hw.LimitError)
-        assert found.rule == "limit.inflated-bytes"
-
-
-def wide(content, window):
-    """A frame with a window of 2**window bytes, made before it is known how little there is to come."""
-    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=window)
-    context = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    return context.compress(content) + context.flush()
-
-
-def test_a_plain_frame_has_a_window_that_every_zstd_tool_takes():
-    assert everything(wide(PLAIN, 27)) == EVERYTHING
-    found = refusal(wide(PLAIN, 28))
-    assert isinstance(found, hw.LimitError)
-    assert (found.rule, found.found) == ("limit.window", 1 << 28)
-
-
-def test_the_number_of_frames_has_a_limit(data):
-    assert hw.open(data, limits=Limits(max_frames=len(table_of(data)))).verify()
-    assert refusal(data, limits=Limits(max_frames=len(table_of(data)) - 1)).rule == "limit.frames"
-
-
 def test_rows_are_read_as_from_any_source(data):
     """The fast way to a few pages gives what slicing gives."""
     source = compressed_source.inflating(hw.open(data)._source._inner, Limits())
@@ -425,29 +230,6 @@ def test_rows_are_read_as_from_any_source(data):
             assert out[k].tobytes() == PLAIN[at : at + row_bytes]
     with pytest.raises(hw.TruncatedError):
         source.read_rows(0, 4096, np.array([len(PLAIN) // 4096], dtype=np.int64), np.zeros((1, 4096), np.uint8))
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    element_type=st.sampled_from(ELEMENT_TYPES),
-    page_size=st.integers(1, 9),
-    heads=st.integers(1, 3),
-    dim=st.sampled_from((2, 8, 33)),
-    lens=st.lists(st.integers(0, 60), max_size=5).map(tuple),
-    planes=st.booleans(),
-    data=st.data(),
-)
-def test_any_batch_is_gathered_as_from_the_file_itself(element_type, page_size, heads, dim, lens, planes, data):
-    shape = {"page_size": page_size, "heads": heads, "dim": dim * element_type.group[0], "lens": lens}
-    pages = sum(-(-length // page_size) for length in lens)
-    tensors = [lengths(lens), paged("t", element_type, num_pages=pages + 3, **shape)]
-    seqs = data.draw(st.lists(st.sampled_from(range(len(lens))), max_size=4)) if lens else []
-    with hw.open(written(tensors)) as plain, hw.open(written(tensors, zstd=1, planes=planes)) as file:
-        expected, found = plain["t"].gather(seqs), file["t"].gather(seqs)
-        assert found.values.tobytes() == expected.values.tobytes()
-        assert found.mask.tobytes() == expected.mask.tobytes()
-        assert file["t"].ragged(seqs).tobytes() == plain["t"].ragged(seqs).tobytes()
-        assert file.verify() == plain.verify()
 
 
 def test_positions_past_a_length_hold_the_fill(data):

@@ -17,14 +17,14 @@ SUFFIXES = {"descriptor": ".desc", "file": ".hrry", "stream": ".stream", "compre
 class Case:
     """One file of the corpus.
 
-    ``subject`` is what it is made of: a Descriptor, a File, a Compressed file, or a tuple of Contents for a stream. ``changes`` overrides
-    fields by name, ``edit`` works on the finished bytes. ``options`` are keyword arguments that a reader needs for it
-    (``permissive``, ``seq_lens``, ``limits``). ``verbatim`` False says that a reader that writes it again may choose other
-    bytes.
+    ``subject`` is what it is made of: a Descriptor, a File, a Compressed file, or a tuple of Contents for a stream.
+    ``changes`` overrides fields by name, ``edit`` works on the finished bytes. ``options`` are keyword arguments that
+    a reader needs for it (``permissive``, ``seq_lens``, ``limits``). ``verbatim`` False says that a reader that
+    writes it again may choose other bytes.
 
     A refused case has a ``rule``, tells ``when`` that shows (see ``refused_files``; ``decode`` for a bare descriptor,
-    ``stream`` for a stream), and ``keeps`` is the file of an accepted case that is its like in all but what breaks the rule.
-    ``judged`` False spares it the plain decoder.
+    ``stream`` for a stream), and ``keeps`` is the file of an accepted case that is its like in all but what breaks
+    the rule. ``judged`` False spares it the plain decoder.
     """
 
     name: str

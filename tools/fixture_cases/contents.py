@@ -1,7 +1,7 @@
 """Tensors that hold something: what the files and streams of the corpus are made of.
 
-Buffers hold a pattern in which neighbours differ in every bit position, so that an element read from the wrong place, or
-in the wrong width, shows. What has a meaning (indices, tables, scales) is written by hand.
+Buffers hold a pattern in which neighbours differ in every bit position, so that an element read from the wrong place,
+or in the wrong width, shows. What has a meaning (indices, tables, scales) is written by hand.
 """
 
 from __future__ import annotations

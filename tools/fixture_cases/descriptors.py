@@ -1,4 +1,7 @@
-"""Accepted bare descriptors: every element type, every layout, every scheme, every optional section."""
+"""Accepted bare descriptors: every element type, every layout, every scheme, every optional section.
+
+(Long because it is one table, a row for each descriptor.)
+"""
 
 from __future__ import annotations
 
@@ -254,8 +257,8 @@ def _others() -> Iterator[Any]:
 
 
 def _handles() -> Iterator[Any]:
-    devices = "cpu cuda rocm metal vulkan webgpu hexagon level-zero opencl".split()
-    classes = "standard host-pinned unified peer".split()
+    devices = ["cpu", "cuda", "rocm", "metal", "vulkan", "webgpu", "hexagon", "level-zero", "opencl"]
+    classes = ["standard", "host-pinned", "unified", "peer"]
     for device, device_name in enumerate(devices):
         for memory, class_name in enumerate(classes):
             if (memory in (1, 2) and device == 5) or (memory == 3 and device not in (1, 2, 4, 7)):

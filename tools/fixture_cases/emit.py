@@ -172,9 +172,10 @@ class File:
     """A container file. The defaults are what our own writer does without checksums and metadata.
 
     ``metadata`` are (key, value_tag, value), where an array's value is (element_tag, list). ``checksums`` appends
-    ``hurray_wire.crc32c``, and ``seal`` with it ``hurray_wire.metadata_crc32c``. ``flagged`` False leaves HAS_KV_METADATA unset; ``pad_heads`` pads after a composite head as if a
-    buffer followed; ``gap`` puts so many further zeros before the index, ``lead`` so many before the first descriptor;
-    ``hidden`` are tensors that the index keeps quiet about.
+    ``hurray_wire.crc32c``, and ``seal`` with it ``hurray_wire.metadata_crc32c``. ``flagged`` False leaves
+    HAS_KV_METADATA unset; ``pad_heads`` pads after a composite head as if a buffer followed; ``gap`` puts so many
+    further zeros before the index, ``lead`` so many before the first descriptor; ``hidden`` are tensors that the
+    index keeps quiet about.
     """
 
     tensors: tuple[Content, ...] = ()

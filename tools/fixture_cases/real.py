@@ -1,7 +1,7 @@
 """A slice of a real KV cache, and the snapshot of it.
 
-The slice is a safetensors file of two layers; the snapshot holds what ``save_snapshot`` makes of it by default: only pages
-that some sequence uses, in the order of their first use, slots past every length zero.
+The slice is a safetensors file of two layers; the snapshot holds what ``save_snapshot`` makes of it by default: only
+pages that some sequence uses, in the order of their first use, slots past every length zero.
 """
 
 from __future__ import annotations

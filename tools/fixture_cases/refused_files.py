@@ -1,8 +1,10 @@
 """Files that break one rule each, and the stage at which that shows.
 
-Stages: ``open``; ``metadata``, its first use; ``read``, when a tensor and its index buffers are first touched; ``values``,
-when the elements are asked for; ``real``, when they are dequantized; ``snapshot``; ``verify``, which also finds all of the
-earlier ones but ``real`` and ``snapshot``.
+Stages: ``open``; ``metadata``, its first use; ``read``, when a tensor and its index buffers are first touched;
+``values``, when the elements are asked for; ``real``, when they are dequantized; ``snapshot``; ``verify``, which also
+finds all of the earlier ones but ``real`` and ``snapshot``.
+
+(Long because it is one table: a row for each way to be wrong, in the order in which a file is read.)
 """
 
 from __future__ import annotations

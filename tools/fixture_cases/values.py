@@ -1,10 +1,10 @@
 """What the accepted files hold: the logical elements, and the real numbers that quantized ones stand for.
 
-Raw elements come from the plain decoder. Real numbers are worked out here with ``struct`` and Python's own floats, whose
-53 bits hold every product of two float32 exactly; a result is rounded to float32 once.
+Raw elements come from the plain decoder. Real numbers are worked out here with ``struct`` and Python's own floats,
+whose 53 bits hold every product of two float32 exactly; a result is rounded to float32 once.
 
-Elements are digested as bytes: each as ceil(bits / 8) little-endian bytes with zeros above its bits, in row-major order of
-the coordinates. Real numbers are digested as little-endian float32, every NaN as 0x7FC00000.
+Elements are digested as bytes: each as ceil(bits / 8) little-endian bytes with zeros above its bits, in row-major
+order of the coordinates. Real numbers are digested as little-endian float32, every NaN as 0x7FC00000.
 """
 
 from __future__ import annotations

@@ -73,11 +73,12 @@ def xxh64(data: bytes) -> int:
 class Compressed:
     """A file in the compressed form.
 
-    Frames end where ``file`` has the start or end of a buffer, the metadata or the index, and within a page pool after every
-    ``pages`` pages, and at ``more_cuts``; or, if ``step`` is given, after so many bytes whatever stands there. ``table`` False leaves the seek table
-    out, ``table_checksums``, ``frame_checksums``, ``content_sizes`` False what their names say (a frame that does not tell
-    its size has a window of ``window`` instead). ``wide`` tells sizes in 8 bytes. ``empty`` puts an empty frame before frame 1, ``skippable`` a skippable frame
-    with such content. ``planes`` splits page pools into byte planes.
+    Frames end where ``file`` has the start or end of a buffer, the metadata or the index, and within a page pool
+    after every ``pages`` pages, and at ``more_cuts``; or, if ``step`` is given, after so many bytes whatever stands
+    there. ``table`` False leaves the seek table out, ``table_checksums``, ``frame_checksums``, ``content_sizes``
+    False what their names say (a frame that does not tell its size has a window of ``window`` instead). ``wide``
+    tells sizes in 8 bytes. ``empty`` puts an empty frame before frame 1, ``skippable`` a skippable frame with such
+    content. ``planes`` splits page pools into byte planes.
     """
 
     file: File
