@@ -21,13 +21,15 @@ from .adapters.tables import Tables
 from .arrays.packing import pack
 from .model.element_types import ElementType, buffer_bytes
 from .page_copy import as_bits
+from .parallel import map_bounded
 
 __all__ = ["PageMaker", "PagePlan", "PoolChunks", "PoolInput", "deduplicated", "plan_pages", "staged"]
 
 Ints = NDArray[np.int64]
 
-_CHUNK_BYTES = 4 << 20  # staged at once; large enough that a write call costs nothing beside it
-_PAGES_MULTIPLE = 8  # a chunk of packed elements must fill whole bytes, whatever a page holds
+_CHUNK_BYTES = 2 << 20  # of one chunk; large enough that a write call costs nothing beside it
+_PACKED_PAGES = 8  # a chunk of packed elements must fill whole bytes, whatever a page holds
+_AHEAD = 2  # chunks in memory: one that is being written, and the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,50 +139,63 @@ class PoolChunks:
         """``nbytes`` bytes in pieces; each is valid until the next is asked for."""
         if not self.nbytes:
             return
-        for piece in staged(self._pool, self._plan):
+        for piece in staged(self._pool, self._plan, multiple=_PACKED_PAGES if self._element_type.is_packed else 1):
             if self._element_type.is_packed:
                 yield pack(piece.reshape(-1), self._element_type)
             else:
                 yield piece.reshape(-1).view(np.uint8)
 
 
-def staged(pool: PoolInput, plan: PagePlan) -> Iterator[NDArray[Any]]:
+def staged(pool: PoolInput, plan: PagePlan, *, multiple: int = 1) -> Iterator[NDArray[Any]]:
     """The written pages in order, in C-contiguous little-endian pieces [n, page_size, num_heads, head_dim].
 
-    A piece is valid until the next is asked for. It may be the pool itself, whole.
+    Pieces but the last are a multiple of ``multiple`` pages. A piece is valid until the next is asked for, and the next
+    is being made meanwhile; it may be the pool itself, whole.
     """
-    little = pool.dtype.newbyteorder("<")
     plain = isinstance(pool, np.ndarray) and pool.flags.c_contiguous and _is_little(pool.dtype)
-    partial = None if plan.kept is None else plan.kept < plan.page_size
-    if isinstance(pool, np.ndarray) and plain and plan.pages is None and (partial is None or not partial.any()):
+    if isinstance(pool, np.ndarray) and plain and plan.pages is None and _untouched(plan, 0, plan.num_pages):
         yield pool
         return
     page_bytes = max(1, int(np.prod(pool.shape[1:], dtype=object)) * pool.dtype.itemsize)
-    step = max(_CHUNK_BYTES // page_bytes // _PAGES_MULTIPLE, 1) * _PAGES_MULTIPLE
-    staging = np.empty((min(step, plan.num_pages), *pool.shape[1:]), dtype=little)
-    for start in range(0, plan.num_pages, step):
-        stop = min(start + step, plan.num_pages)
+    step = max(_CHUNK_BYTES // page_bytes // multiple, 1) * multiple
+    shape = (min(step, plan.num_pages), *pool.shape[1:])
+    staging = [np.empty(shape, dtype=pool.dtype.newbyteorder("<")) for _ in range(_AHEAD)]
+
+    def piece(number: int) -> NDArray[Any]:
+        start, stop = number * step, min((number + 1) * step, plan.num_pages)
         pages = np.arange(start, stop) if plan.pages is None else plan.pages[start:stop]
-        first = int(pages[0])
-        in_a_run = first + len(pages) - 1 == int(pages[-1]) and bool((np.diff(pages) == 1).all())
-        touched = None if partial is None else np.flatnonzero(partial[start:stop])
-        if isinstance(pool, np.ndarray) and plain and in_a_run and (touched is None or not len(touched)):
-            yield pool[first : first + len(pages)]
-            continue
-        piece = staging[: len(pages)]
-        if not isinstance(pool, np.ndarray):
-            pool.fill(pages, piece)
-        elif in_a_run:
-            np.copyto(piece, pool[first : first + len(pages)], casting="equiv")
-        elif plain:
-            np.take(pool, pages, axis=0, out=piece, mode="clip")
-        else:
-            copy_pages(pool, piece, source_ids=pages, destination_ids=np.arange(len(pages)))
-        if touched is not None and plan.kept is not None:
-            raw = piece.view(np.uint8) if piece.dtype.itemsize else piece
-            for place in touched.tolist():
+        if isinstance(pool, np.ndarray) and plain and _is_run(pages) and _untouched(plan, start, stop):
+            return pool[int(pages[0]) : int(pages[-1]) + 1]
+        out = staging[number % _AHEAD][: len(pages)]
+        _fill(out, pool, pages, plain=plain)
+        if plan.kept is not None:
+            raw = out.view(np.uint8) if out.dtype.itemsize else out
+            for place in np.flatnonzero(plan.kept[start:stop] < plan.page_size).tolist():
                 raw[place, int(plan.kept[start + place]) :] = 0
-        yield piece
+        return out
+
+    yield from map_bounded(piece, range(-(-plan.num_pages // step)), _AHEAD)
+
+
+def _fill(out: NDArray[Any], pool: PoolInput, pages: Ints, *, plain: bool) -> None:
+    """Copy these pages of the pool into ``out``."""
+    if not isinstance(pool, np.ndarray):
+        pool.fill(pages, out)
+    elif plain:
+        np.take(pool, pages, axis=0, out=out, mode="clip")
+    elif _is_run(pages):
+        np.copyto(out, pool[int(pages[0]) : int(pages[-1]) + 1], casting="equiv")
+    else:
+        copy_pages(pool, out, source_ids=pages, destination_ids=np.arange(len(pages)))
+
+
+def _is_run(pages: Ints) -> bool:
+    return int(pages[-1]) - int(pages[0]) == len(pages) - 1 and bool((np.diff(pages) == 1).all())
+
+
+def _untouched(plan: PagePlan, start: int, stop: int) -> bool:
+    """True if no slot of these written pages is zeroed."""
+    return plan.kept is None or not bool((plan.kept[start:stop] < plan.page_size).any())
 
 
 def _is_little(dtype: np.dtype[Any]) -> bool:
