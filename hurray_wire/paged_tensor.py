@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .arrays import packing
 from .arrays.dequantize import dequantize_paged, parameters, scale_companion
+from .arrays.memory import check_addressable
 from .buffers import Buffers, Bytes
 from .errors import BufferSizeError, IncompatibleError, InvalidDescriptorError, UnsupportedError
 from .gather import Gathered, choose, gather_padded, gather_ragged
@@ -234,6 +235,7 @@ class PagedTensor(Tensor):
             )
         element_type = self.descriptor.element_type
         _, page_size, heads, dim = self.layout.pool_shape(self.descriptor.shape)
+        check_addressable((pages, page_size, heads, dim), self._dtype)
         count = pages * page_size * heads * dim
         if element_type.is_packed:
             values = packing.unpack(raw, element_type, count)

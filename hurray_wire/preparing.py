@@ -120,8 +120,6 @@ def prepare(
     else:
         views = adapters.get(layout).views(layers, page_size=page_size, form=layout_form, **taken)
         pools = [(layer.index, role, pool) for layer in views for role, pool in layer.pools.items()]
-        if not pools:
-            raise BufferSizeError("there are no layers to write", rule="snapshot.no-layers")
         num_pages, slots = pools[0][2].shape[:2]
         tables = normalise(page_size=slots, num_pages=num_pages, seq_lens=seq_lens, **tables_given)
     if quantize is not None:

@@ -1,10 +1,11 @@
 """What compression saves and costs, as ratios (spec/compressed.md).
 
 Each function returns rows (name, ratio, detail). Sizes are those of the real cache that is given, the two layers of it
-in ``fixtures/`` by default. Times are of a large batch of 32 sequences, whose every number is drawn from the cache's
-own at random: as frequent as there, and nothing repeats. A ratio of times is the other's over ours, the median of runs
-in pairs; above 1.0 is a gain. One thread is had by confining the process to one CPU. Run alone, it prints the rows; the
-first argument is another safetensors file of pools ``layers.N.key/.value``, ``block_tables`` and ``seq_lens``.
+in ``fixtures/`` by default. Times are of a large batch of 32 sequences, keys and values of one layer, whose every
+number is drawn at random from the same layer and role of the cache: as frequent as there, and nothing repeats. A ratio
+of times is the other's over ours, the median of runs in pairs; above 1.0 is a gain. One thread is had by confining the
+process to one CPU. Run alone, it prints the rows; the first argument is another safetensors file of pools
+``layers.N.key/.value``, ``block_tables`` and ``seq_lens``.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ class Cache:
     def save(self, target: Any, **options: Any) -> None:
         hw.save_snapshot(target, self.layers, block_tables=self.tables, seq_lens=self.lens, **options)
 
-    def full_pages(self) -> NDArray[np.uint16]:
-        """The bits of the pages that hold tokens in every slot, of all layers and roles, [n, *page]."""
-        page_size = next(iter(self.layers.values()))[0].shape[1]
-        used = sorted({int(p) for row, n in zip(self.tables, self.lens, strict=True) for p in row[: n // page_size]})
-        return np.concatenate([pool[used].view(np.uint16) for pair in self.layers.values() for pool in pair])
+    def full_pages(self) -> list[NDArray[Any]]:
+        """The pages that hold tokens in every slot, of keys and of values of the layer in the middle: [n, *page]."""
+        pair = list(self.layers.values())[len(self.layers) // 2]
+        size = pair[0].shape[1]
+        used = sorted({int(page) for row, n in zip(self.tables, self.lens, strict=True) for page in row[: n // size]})
+        return [pool[used] for pool in pair]
 
 
 class Batch:
@@ -67,15 +69,13 @@ class Batch:
 
     def __init__(self, cache: Cache) -> None:
         rng = np.random.default_rng(0)
-        pages = cache.full_pages()
-        dtype = next(iter(cache.layers.values()))[0].dtype
         count = SEQS * PAGES_EACH
         self.pools = []
-        for _ in range(2):
+        for pages in cache.full_pages():
             drawn = rng.integers(0, pages.size, (count, *pages.shape[1:]), dtype=np.uint32)
-            self.pools.append(pages.reshape(-1)[drawn].view(dtype))
+            self.pools.append(pages.view(np.uint16).reshape(-1)[drawn].view(pages.dtype))
         self.tables = np.arange(count).reshape(SEQS, PAGES_EACH)
-        self.lens = np.full(SEQS, PAGES_EACH * pages.shape[1])
+        self.lens = np.full(SEQS, PAGES_EACH * self.pools[0].shape[1])
         self.nbytes = 2 * self.pools[0].nbytes
 
     def save(self, target: Any, **options: Any) -> None:

@@ -39,6 +39,8 @@ _ALIGNMENT = 64  # what is lent of an extent is as well aligned as it is in the 
 class RemoteSource(CopyingSource):
     """The file at ``url``. ``options`` are those of the fsspec file system."""
 
+    scatters = True
+
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         super().__init__()
         self._file = connect(url, options)
@@ -66,18 +68,22 @@ class RemoteSource(CopyingSource):
 
     def read_rows(self, offset: int, row_bytes: int, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         """As of any source; rows near each other come with one request, and all requests are sent side by side."""
-        if not out.size:
-            return
-        lowest = int(rows.min())
-        self._check(offset + lowest * row_bytes, (int(rows.max()) + 1 - lowest) * row_bytes)
-        flat = out.reshape(-1).data
+        flat = out.reshape(-1).data if out.size else memoryview(b"")
+        self.read_parts(
+            [
+                (offset + int(rows[first]) * row_bytes, flat[first * row_bytes : behind * row_bytes])
+                for first, behind in runs(rows)
+            ]
+        )
+
+    def read_parts(self, parts: Sequence[tuple[int, memoryview]]) -> None:
+        """As of any source, requested as by :meth:`read_rows`."""
         stretches = []
-        for first, behind in runs(rows):
-            start = offset + int(rows[first]) * row_bytes
-            memory = flat[first * row_bytes : behind * row_bytes]
-            held = self._held.find(start, len(memory))
+        for offset, memory in parts:
+            self._check(offset, len(memory))
+            held = self._held.find(offset, len(memory))
             if held is None:
-                stretches.append((start, memory))
+                stretches.append((offset, memory))
             else:
                 memory[:] = held
         self._fetch(stretches)

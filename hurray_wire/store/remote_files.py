@@ -6,7 +6,7 @@ requests are ours, over the connections of fsspec, and every answer is held to w
 taken: the range, the size of the file, its ETag. Every other place is read through fsspec's own calls, and asked
 afterwards whether the file is still the same one.
 
-What fsspec and the libraries below it raise becomes OSError or a builtin class below it, with its cause.
+What these calls can raise is turned into errors of ours and of the operating system in ``remote_errors.py``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from contextlib import (
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from ..errors import HurrayError, InvalidFileError, LimitError, TruncatedError, UnsupportedError
+from ..errors import InvalidFileError, UnsupportedError
 from .ranges import Request
+from .remote_errors import changed, shown, status_error, translated, wrong_length
 
 try:
     import fsspec
@@ -106,7 +107,7 @@ class _AnsweringFile(RemoteFile):
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         fs, _ = self._place
         future = asyncio.run_coroutine_threadsafe(work, fs.loop)
-        with _translated(self._url):
+        with translated(self._url):
             try:
                 return future.result()
             finally:
@@ -143,7 +144,7 @@ class _AnsweringFile(RemoteFile):
         told = None if answer.content_range is None else _CONTENT_RANGE.fullmatch(answer.content_range.strip())
         if told is None:
             raise UnsupportedError(
-                f"the server of {_shown(self._url)} sends the whole file when asked for a part of it; "
+                f"the server of {shown(self._url)} sends the whole file when asked for a part of it; "
                 "fetch the file first, and open that",
                 rule="file.range",
                 offset=start,
@@ -156,7 +157,7 @@ class _AnsweringFile(RemoteFile):
             self._told = size, answer.version
             self.size = size
         elif self._told != (size, answer.version):
-            self._changed(start, (size, answer.version))
+            raise changed(self._url, start, self._told, (size, answer.version))
         stop = min(stop, self.size)
         if (told[1], told[2]) != (str(start), str(stop - 1)) and stop > start:
             raise InvalidFileError(
@@ -172,14 +173,11 @@ class _AnsweringFile(RemoteFile):
         done = 0
         async for chunk in answer.chunks:
             if done + len(chunk) > len(memory):
-                _wrong_length(start, len(memory), done + len(chunk))
+                raise wrong_length(start, len(memory), done + len(chunk))
             memory[done : done + len(chunk)] = chunk
             done += len(chunk)
         if done < len(memory):
-            _wrong_length(start, len(memory), done)
-
-    def _changed(self, offset: int, found: object) -> NoReturn:
-        raise _changed(self._url, offset, self._told, found)
+            raise wrong_length(start, len(memory), done)
 
 
 class _HttpFile(_AnsweringFile):
@@ -202,9 +200,9 @@ class _HttpFile(_AnsweringFile):
                 told = None if response.status == 200 else response.headers.get("Content-Range")
                 version = response.headers.get("ETag") or response.headers.get("Last-Modified")
                 if response.status == 416 and told is None and self._told is not None:
-                    self._changed(start, None)
+                    raise changed(self._url, start, self._told, None)
                 if response.status not in (200, 206) and (response.status != 416 or told is None):
-                    raise _status_error(response.status, response.reason, self._url)
+                    raise status_error(response.status, response.reason, self._url)
                 yield _Answer(told, version, response.content.iter_any())
             except BaseException:
                 response.close()  # rather than read on for the sake of the connection
@@ -229,7 +227,7 @@ class _S3File(_AnsweringFile):
         except OSError as error:
             status = _s3_status(error)
             if self._told is not None and status in (412, 416):
-                self._changed(start, None)
+                raise changed(self._url, start, self._told, None)
             if status != 416:
                 raise
             # the first byte cannot be had of an empty object only
@@ -251,14 +249,14 @@ class _AnyFile(RemoteFile):
         self._turn: AbstractContextManager[Any] = nullcontext() if fs.async_impl else threading.Lock()
 
     def begin(self, count: int) -> bytes:
-        with self._turn, _translated(self._url):
+        with self._turn, translated(self._url):
             info = self._info()
         if info.get("type") == "directory":
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), _shown(self._url))
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), shown(self._url))
         size = info.get("size")
         if not isinstance(size, int) or not 0 <= size <= _LARGEST:
             raise UnsupportedError(
-                f"nobody tells the size of {_shown(self._url)}; fetch the file first, and open that",
+                f"nobody tells the size of {shown(self._url)}; fetch the file first, and open that",
                 rule="file.range",
                 found=size,
             )
@@ -267,12 +265,12 @@ class _AnyFile(RemoteFile):
         return b""
 
     def fetch(self, requests: Sequence[Request]) -> None:
-        with self._turn, _translated(self._url):
+        with self._turn, translated(self._url):
             for first in range(0, len(requests), _AT_ONCE):
                 self._fetch_some(requests[first : first + _AT_ONCE])
             found = _version(self._info())
         if found != self._version:
-            raise _changed(self._url, requests[0].start, self._version, found)
+            raise changed(self._url, requests[0].start, self._version, found)
 
     def _fetch_some(self, requests: Sequence[Request]) -> None:
         fs, path = self._place
@@ -286,7 +284,7 @@ class _AnyFile(RemoteFile):
             if isinstance(data, BaseException):  # older releases return it all the same
                 raise data
             if len(data) != request.stop - request.start:
-                _wrong_length(request.start, request.stop - request.start, len(data))
+                raise wrong_length(request.start, request.stop - request.start, len(data))
             request.deliver(memoryview(data))
 
     def _info(self) -> dict[str, Any]:
@@ -314,40 +312,14 @@ def connect(url: str, options: Mapping[str, Any]) -> RemoteFile:
 def _find(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     if fsspec is None:
         raise UnsupportedError(
-            f"to read {_shown(url)} takes fsspec; install hurray_wire[remote]", rule="file.url", found=_shown(url)
+            f"to read {shown(url)} takes fsspec; install hurray_wire[remote]", rule="file.url", found=shown(url)
         )
-    with _translated(url):
+    with translated(url):
         try:
             fs, path = fsspec.core.url_to_fs(url, **options)
         except (ImportError, ValueError) as cause:  # a library is missing; there is no such kind of URL
-            raise UnsupportedError(f"cannot read {_shown(url)}: {cause}", rule="file.url", found=_shown(url)) from cause
+            raise UnsupportedError(f"cannot read {shown(url)}: {cause}", rule="file.url", found=shown(url)) from cause
     return fs, path
-
-
-@contextmanager
-def _translated(url: str) -> Iterator[None]:
-    """What comes from other libraries leaves as an error of the operating system's kind."""
-    try:
-        yield
-    except MemoryError as cause:
-        raise LimitError(f"there is no memory to read {_shown(url)}", rule="limit.memory") from cause
-    except HurrayError:
-        raise
-    except Exception as cause:
-        kind = next(base for base in type(cause).__mro__ if base.__module__ == "builtins")
-        if isinstance(cause, OSError) and kind is type(cause) and str(cause):
-            raise
-        number = (cause.errno if isinstance(cause, OSError) else None) or errno.EIO
-        told = f"{_shown(url)}: {type(cause).__name__}: {cause}"
-        raise (kind if issubclass(kind, OSError) else OSError)(number, told) from cause
-
-
-def _status_error(status: int, reason: str | None, url: str) -> OSError:
-    if status in (404, 410):
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), _shown(url))
-    if status in (401, 403, 407):
-        return PermissionError(errno.EACCES, f"the server answers {status} {reason}", _shown(url))
-    return OSError(errno.EIO, f"the server answers {status} {reason}", _shown(url))
 
 
 def _s3_status(error: OSError) -> int | None:
@@ -364,29 +336,3 @@ async def _nothing() -> AsyncIterator[bytes]:
 def _version(info: Mapping[str, Any]) -> tuple[int | None, str | None]:
     known = (f"{key} {info[key]}" for key in _VERSION_KEYS if info.get(key) is not None)
     return info.get("size"), next(known, None)
-
-
-def _changed(url: str, offset: int, declared: object, found: object) -> InvalidFileError:
-    return InvalidFileError(
-        f"{_shown(url)} is not the file any more that it was when it was opened",
-        rule="file.changed",
-        offset=offset,
-        declared=declared,
-        found=found,
-    )
-
-
-def _wrong_length(offset: int, declared: int, found: int) -> NoReturn:
-    kind = TruncatedError if found < declared else InvalidFileError
-    raise kind(
-        f"{declared} bytes were asked for, and {found} came",
-        rule="file.range",
-        offset=offset,
-        declared=declared,
-        found=found,
-    )
-
-
-def _shown(url: str) -> str:
-    """The URL without what may be secret: user, password, and the query in which signed URLs carry their right."""
-    return "::".join(re.sub(r"(?<=://)[^/]*@", "", re.split("[?#]", part)[0]) for part in url.split("::"))

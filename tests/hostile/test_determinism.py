@@ -18,8 +18,7 @@ import numpy as np
 import hurray_wire as hw
 
 rng = np.random.default_rng(5)
-layers = [(rng.standard_normal((40, 16, 2, 64)).astype(np.float16), rng.standard_normal((40, 16, 2, 64)).astype(np.float16))
-          for _ in range(2)]
+layers = [tuple(rng.standard_normal((40, 16, 2, 64)).astype(np.float16) for _ in range(2)) for _ in range(2)]
 for pools in layers:
     for pool in pools:
         pool[7] = pool[5]  # so that deduplication finds something

@@ -74,7 +74,8 @@ import numpy as np
 import hurray_wire as hw
 file = hw.open(sys.argv[1], mmap=sys.argv[2] == "True")
 tensor = file["layers.0.key"]
-held = [tensor.page_pool, tensor.block_table, tensor.seq_ptr, tensor.seq_lens, tensor.buffers[0], file["seq_lens"].numpy()]
+held = [tensor.page_pool, tensor.block_table, tensor.seq_ptr, tensor.seq_lens, tensor.buffers[0]]
+held.append(file["seq_lens"].numpy())
 before = [array.tobytes() for array in held]
 file.close()
 del file, tensor

@@ -10,7 +10,7 @@ import pytest
 from .programs import output, start
 
 RUNS = [(mode, kinds) for mode in ("", "-O") for kinds in ("descriptor file compressed", "stream")]
-LEAST = {"descriptor file compressed": (30_000, 4_000), "stream": (3_000, 400)}
+LEAST = {"descriptor file compressed": (25_000, 3_500), "stream": (2_500, 300)}
 MIB = 1 << 20
 
 

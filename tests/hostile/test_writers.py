@@ -1,4 +1,4 @@
-"""A writer that is killed, fails, or is pointed at something that is no file: the old file or the new one, nothing else."""
+"""A writer that is killed, fails, or is pointed at what is no file: the old file or the new one, nothing else."""
 
 from __future__ import annotations
 
@@ -61,9 +61,14 @@ def test_a_killed_writer_leaves_what_was_there(tmp_path: Path, old: bool, form: 
 def test_a_writer_that_is_interrupted_between_tensors_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "cache.hrry"
     path.write_bytes(OLD)
-    with pytest.raises(KeyboardInterrupt), hw.create(path, durable=False) as writer:
-        writer.add("t", VECTOR, [bytes(1 << 20)])
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with hw.create(path, durable=False) as writer:
+            writer.add("t", VECTOR, [bytes(1 << 20)])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert path.read_bytes() == OLD
     assert list(tmp_path.iterdir()) == [path]
 

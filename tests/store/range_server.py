@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import zlib
 from collections.abc import Callable
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +24,7 @@ class RangeServer:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.etags: dict[bytes, str] = {}
         self.tags = True
         self.extra: dict[str, str] = {}
         self.answer: Callable[[Handler, bytes, int, int], None] | None = None
@@ -48,6 +48,7 @@ class RangeServer:
     def put(self, path: str, data: bytes) -> str:
         """Have a file, from now on; returns its URL."""
         self.files[path] = data
+        self.etags.setdefault(data, f'"{len(self.etags)}"')
         return self.url + path
 
     def forget(self) -> None:
@@ -105,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(416, b"", {"Content-Range": f"bytes */{len(data)}"})
             return
         behind = min(behind, len(data))
-        tag = {"ETag": f'"{zlib.crc32(data):08x}"'} if self.owner.tags else {}
+        tag = {"ETag": self.owner.etags[data]} if self.owner.tags else {}
         told = {"Content-Range": f"bytes {first}-{behind - 1}/{len(data)}", **tag, **self.owner.extra}
         self.reply(206, data[first:behind], told)
 

@@ -6,6 +6,7 @@ _FIELD = "the field on the wire holds nothing that breaks it"
 _CALL = "it is about what a caller asks for"
 _WRITER = "it is about what a caller hands to a writer"
 _GATHER = "it is about how a caller gathers"
+_EXPORT = "it is about what a snapshot is exported to"
 _ADAPTER = "it is about the arrays of an engine, which are no bytes of ours"
 
 API_ONLY: dict[str, str] = {
@@ -49,7 +50,6 @@ API_ONLY: dict[str, str] = {
     "compressed.page-size": _WRITER,
     "compressed.planes-without-zstd": _WRITER,
     "snapshot.quantize": _WRITER,
-    "snapshot.no-layers": _WRITER,
     "snapshot.reserved-key": _WRITER,
     "snapshot.scale": _WRITER,
     "element-type.dtype": _WRITER,
@@ -64,6 +64,10 @@ API_ONLY: dict[str, str] = {
     "layout.sparse": _CALL,
     "sparse.scipy": "it is about what SciPy can hold",
     "jax.dtype": "it is about what JAX can hold",
+    "torch.array": "it is about what PyTorch can hold",
+    "export.batch": _EXPORT,
+    "export.quantized": _EXPORT,
+    "export.ranks": _EXPORT,
     "gather.array": _GATHER,
     "gather.pool": _GATHER,
     "gather.seqs": _GATHER,

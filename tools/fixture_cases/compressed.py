@@ -301,9 +301,13 @@ def _plain() -> Iterator[Row]:
 
 def _planes() -> Iterator[Row]:
     yield "compressed.planes-table", "planes", "open", "byte planes without a seek table", replace(PLANES, table=False)
-    yield "compressed.planes-frame", "planes", "read", "a frame that holds the end of a pool and what follows it", replace(
-        PLANES, step=1000
-    )  # fmt: skip
+    yield (
+        "compressed.planes-frame",
+        "planes",
+        "read",
+        "a frame that holds the end of a pool and more",
+        replace(PLANES, step=1000),
+    )
     yield (
         "compressed.planes-frame--element",
         "planes-types",

@@ -244,7 +244,7 @@ QUANTIZED_PAGED_LENGTHS = (8, 5)
 def partition(prefix: str = "") -> tuple[Content, ...]:
     """A [4, 6] tensor in three boxes, one of them column-major."""
     head = Content(f"{prefix}whole", Descriptor(p.U8, (4, 6), **p.composite(p.PARTITION, 3)))
-    boxes = (
+    boxes: tuple[tuple[str, tuple[int, int], tuple[int, int], dict[str, Any]], ...] = (
         ("left", (4, 2), (0, 0), {}),
         ("top", (1, 4), (0, 2), {}),
         ("bottom", (3, 4), (1, 2), p.column_major()),

@@ -119,7 +119,8 @@ def _dense() -> Iterator[Any]:
         Descriptor(p.U8, (6, 8), (64,), **p.tiled((4, 4), outer=2, inner=2)),
     )
     yield "tiled-strided", "tiles backwards in rows of 4, elements transposed", Descriptor(
-        p.U8, (4, 4), (24,), byte_offset=4, **p.tiled((2, 2), outer=3, outer_strides=(4, -1), inner=3, inner_strides=(1, 2))
+        p.U8, (4, 4), (24,), byte_offset=4,
+        **p.tiled((2, 2), outer=3, outer_strides=(4, -1), inner=3, inner_strides=(1, 2)),
     )  # fmt: skip
     yield "tiled-nested", "4 by 4 tiles of 2 by 2 tiles", Descriptor(p.U8, (6, 8), (64,), **NESTED_TILES)
     yield (
@@ -264,9 +265,9 @@ def _handles() -> Iterator[Any]:
             if (memory in (1, 2) and device == 5) or (memory == 3 and device not in (1, 2, 4, 7)):
                 continue
             sync = 0 if device == 0 else memory % 3
-            yield f"handle-{device_name}-{class_name}", f"{class_name} memory on {device_name}, sync mode {sync}", replace(
-                PLAIN, handles=((24, 256, device, sync, memory),)
-            )  # fmt: skip
+            words = f"{class_name} memory on {device_name}, sync mode {sync}"
+            handle = (24, 256, device, sync, memory)
+            yield f"handle-{device_name}-{class_name}", words, replace(PLAIN, handles=(handle,))
     yield (
         "handle-private",
         "a private device and its private memory",

@@ -50,7 +50,10 @@ LENGTHS = (13, 8, 4)
 
 
 def batch(role: int, layer: int, **options: Any) -> Content:
-    """One tensor of the batch that most paged files hold: a shared first page, a permuted table, partly filled pages."""
+    """One tensor of the batch that most paged files hold: a shared first page, a permuted table, partly filled pages.
+
+    ``options`` override what it is made of.
+    """
     name = f"layers.{layer}.{('key', 'value', 'fused')[role]}"
     given: dict[str, Any] = {
         "type_tag": p.BF16, "heads": 2, "dim": 4, "page_size": 4, "num_pages": 8,
@@ -102,7 +105,8 @@ def _containers() -> Iterator[Any]:
     yield "container-minor-9", "a later minor version of the container", replace(ONE, minor=9)
     yield "names", "names with control characters, slashes, dots and letters of all kinds", File(
         tuple(c.nothing(name) for name in (
-            "\x1b[31mred", "nul\x00byte", "../../etc/passwd", "/abs", "con", "a\nb", "K", "k", "naïve", "🤗", ".", "n" * 300,
+            "\x1b[31mred", "nul\x00byte", "../../etc/passwd", "/abs", "con", "a\nb", "K", "k", "naïve", "🤗", ".",
+            "n" * 300,
         ))
     )  # fmt: skip
     yield "checksums", "hurray_wire.crc32c with its seal, and no other metadata", CHECKED

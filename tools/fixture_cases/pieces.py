@@ -46,7 +46,7 @@ TYPES: dict[str, tuple[int, int]] = {
     "complex64": (C64, 64),
     "complex128": (C128, 128),
 }
-BITS = {tag: bits for tag, bits in TYPES.values()}
+BITS = dict(TYPES.values())
 
 KEY, VALUE, FUSED = 0, 1, 2
 NO_LAYER = NO_BUFFER = 0xFFFFFFFF

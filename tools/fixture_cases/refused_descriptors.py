@@ -553,8 +553,8 @@ def _quantization() -> Iterator[Row]:
     for name, value in (("0", 0.0), ("negative-0", -0.0), ("infinite", float("inf")), ("nan", float("nan"))):
         yield f"quantization.scale--{name}", of, f"scale is {value}", {q + "scale": value}
     for name, of, value in (
-        ("int8-high", of, 128),
-        ("int8-low", of, -129),
+        ("int8-high", "quant-per-tensor", 128),
+        ("int8-low", "quant-per-tensor", -129),
         ("uint8", "quant-paged-per-tensor", -129),
         ("uint32", "quant-per-tensor-uint32", -1),
     ):

@@ -171,9 +171,13 @@ def _places() -> Iterator[Row]:
         "data that reaches into the metadata",
         {"index[0].data_length": 16},
     )
-    yield "container.hole--before-index", "one-tensor", "open", "8 zeros before the index that nothing accounts for", replace(
-        f.ONE, gap=8
-    )  # fmt: skip
+    yield (
+        "container.hole--before-index",
+        "one-tensor",
+        "open",
+        "8 zeros before the index that are nothing",
+        replace(f.ONE, gap=8),
+    )
     yield "container.hole--page", "one-tensor", "open", "4096 zeros before the index", replace(f.ONE, gap=4096)
     yield "container.hole--before-trailer", "one-tensor", "open", "8 zeros before the trailer", _insert_before_trailer
     yield (
@@ -190,9 +194,13 @@ def _places() -> Iterator[Row]:
         "the last tensor is not in the index",
         replace(f.TWO, hidden=(1,)),
     )
-    yield "container.first-descriptor--hidden-first", "unsorted-index", "open", "the first tensor is not in the index", replace(
-        f.TWO, hidden=(0,)
-    )  # fmt: skip
+    yield (
+        "container.first-descriptor--hidden",
+        "unsorted-index",
+        "open",
+        "the first tensor is not in the index",
+        replace(f.TWO, hidden=(0,)),
+    )
 
 
 def _trailer() -> Iterator[Row]:
@@ -432,7 +440,7 @@ def _tensors() -> Iterator[Row]:
         with_tables(pointers=c.u32s(0, 2, 4)),
         lengths,
     )
-    yield "block-paged.seq-ptr-end--empty", "paged-empty-batch", when, "a table of one page in a batch of nobody", replace(
+    yield "block-paged.seq-ptr-end--empty", "paged-empty-batch", when, "one page in a batch of nobody", replace(
         f.EXAMPLE, tensors=(c.paged("value", p.F32, 2, 8, page_size=16, num_pages=1, tables=[], tokens=0,
                                     pool=bytes(1024), slack=(0, 8, 0), wide=True, role=p.VALUE, layer=p.NO_LAYER),),
     )  # fmt: skip

@@ -12,6 +12,7 @@ from . import pieces as p
 from . import streams as s
 from .cases import Case, by_name
 from .emit import Content, Descriptor
+from .files import LENGTHS
 from .refused_files import Options
 
 Row = tuple[Any, ...]  # rule[--variant], accepted sibling, words, then changes, a subject, an edit or options
@@ -26,7 +27,8 @@ def cases() -> list[Case]:
 def _case(accepted: dict[str, Case], name: str, of: str, words: str, *breaks: Any) -> Case:
     sibling = accepted[of]
     case = replace(
-        sibling, name=name, description=words, rule=name.partition("--")[0], when="stream", keeps=sibling.file, options={}
+        sibling, name=name, description=words, options={},
+        rule=name.partition("--")[0], when="stream", keeps=sibling.file,
     )  # fmt: skip
     for change in breaks:
         if isinstance(change, Options):
@@ -101,7 +103,7 @@ def _snapshots() -> Iterator[Row]:
         "snapshot.stream-metadata--type",
         of,
         "the first member is the lengths",
-        c.group((c.seq_lens(*s.LENGTHS), *s.TENSORS)),
+        c.group((c.seq_lens(*LENGTHS), *s.TENSORS)),
     )
     metadata = s.snapshot()[1]
     size = len(metadata.buffers[0])

@@ -9,7 +9,7 @@ from . import contents as c
 from . import descriptors as d
 from . import pieces as p
 from .cases import Case
-from .emit import ARRAY, I64, STRING, Content, Descriptor, emit_metadata_section
+from .emit import ARRAY, STRING, Content, Descriptor, emit_metadata_section
 from .files import IDENTITY, LENGTHS, batch
 
 EXAMPLE = (c.worked_example(),)
@@ -44,7 +44,9 @@ def cases() -> list[Case]:
         ("nested", "a partition within a group", c.group((*c.nested(), *c.overlay(p.ADD)))),
         ("group-empty", "a group of nothing at the end", (c.small("t", 1), *c.group(()))),
         ("private", "a private layout and a private type", (
-            Content("layout", Descriptor(p.F32, (8, 8), (5, 3), **p.private_layout(0xF3, 7, b"hi")), (b"12345", b"678")),
+            Content(
+                "layout", Descriptor(p.F32, (8, 8), (5, 3), **p.private_layout(0xF3, 7, b"hi")), (b"12345", b"678")
+            ),
             Content("type", Descriptor(0xF4, (3,), (6,), extension_type=p.extension_type(12)), (b"abcdef",)),
         )),
         ("minor-1-tail", "a descriptor of a later minor version", (
@@ -54,6 +56,3 @@ def cases() -> list[Case]:
     ]  # fmt: skip
     lengths = {"snapshot": {"seq_lens": list(LENGTHS)}}
     return [Case(f"stream-{name}", words, subject, options=lengths.get(name, {})) for name, words, subject in rows]
-
-
-__all__ = ["EMPTY_BATCH", "EXAMPLE", "I64", "cases", "snapshot"]

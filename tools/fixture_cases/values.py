@@ -45,7 +45,40 @@ def of_tensors(tensors: Sequence[Json], seq_lens: Sequence[int] | None = None) -
     if seq_lens is None and recorded:
         seq_lens = plain.dense_elements(recorded[0]["descriptor"], recorded[0]["buffers"])
     by_name = {t["name"]: t for t in tensors if "name" in t}
-    return [_of_tensor(t, seq_lens, by_name) for t in tensors]
+    held = [_of_tensor(t, seq_lens, by_name) for t in tensors]
+    for at, tensor in enumerate(tensors):
+        if tensor["descriptor"]["layout_tag"] == plain.COMPOSITE:
+            elements = _assembled(tensors, at)[0]
+            held[at] = None if elements is None else _digest(elements, plain.storage_bits(tensor["descriptor"]))
+    return held
+
+
+def _assembled(tensors: Sequence[Json], at: int) -> tuple[list[int] | None, int]:
+    """The elements of the tensor at ``at``, those of a composite put together, and the place behind its last member.
+
+    None for groups, for private rules, and for what holds anything but dense members with plain numbers.
+    """
+    d = tensors[at]["descriptor"]
+    if d["layout_tag"] != plain.COMPOSITE:
+        dense = d["layout_tag"] in DENSE and not d["quantization"] and plain.DYNAMIC not in d["shape"]
+        return (plain.dense_elements(d, tensors[at]["buffers"]) if dense else None), at + 1
+    rule, combine, shape = d["layout"]["composition_rule"], d["layout"]["combine_op"], d["shape"]
+    whole: list[int] | None = [0] * plain.product(shape) if rule in (1, 2) else None
+    following = at + 1
+    for number in range(d["layout"]["member_count"]):
+        member = tensors[following]["descriptor"]
+        elements, following = _assembled(tensors, following)
+        if whole is None or elements is None:
+            whole = None
+            continue
+        for element, inner in zip(elements, plain.coordinates(member["shape"]), strict=True):
+            place = 0
+            for dim, offset, i in zip(shape, member["shard"]["shard_offset"], inner, strict=True):
+                place = place * dim + offset + i
+            if number and combine == 2:  # sums of integers, which wrap
+                element += whole[place]
+            whole[place] = element & ((1 << plain.storage_bits(d)) - 1)
+    return whole, following
 
 
 def _of_tensor(tensor: Json, seq_lens: Sequence[int] | None, by_name: dict[str, Json]) -> Json | None:
@@ -161,9 +194,9 @@ def _dequantize_dense(d: Json, buffers: Sequence[bytes], elements: Sequence[int]
     if tag == 1:
         scale = _inline_scale(q)
         return [scale * (value_of(name, element) - q["zero_point"]) for element in elements]
-    axis = q["axis"]
-    size = q.get("block_size", 1)
-    blocks = -(-shape[axis] // size)
+    axis: int = q["axis"]
+    size: int = q.get("block_size", 1)
+    blocks: int = -(-shape[axis] // size)
     others = [dim for k, dim in enumerate(shape) if k != axis]
 
     def parameter(at: Sequence[int]) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from . import pieces as p
@@ -109,7 +110,7 @@ def emit_compressed(out: Out, form: Compressed) -> None:
     data = bytes(plain.data)
     cuts, pools = _cuts(plain.places, data, form)
     rows: list[tuple[int, int, int]] = []
-    for start, end in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, end in pairwise(cuts):
         content = data[start:end]
         if form.planes:
             content = _split(content, start, pools)
