@@ -31,7 +31,7 @@ def translated(url: str) -> Iterator[None]:
         if isinstance(cause, OSError) and kind is type(cause) and str(cause):
             raise
         number = (cause.errno if isinstance(cause, OSError) else None) or errno.EIO
-        told = f"{shown(url)}: {type(cause).__name__}: {cause}"
+        told = f"{shown(url)}: {type(cause).__name__}: {str(cause).replace(url, shown(url))}"
         raise (kind if issubclass(kind, OSError) else OSError)(number, told) from cause
 
 

@@ -18,16 +18,15 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
-    contextmanager,
     nullcontext,
 )
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import InvalidFileError, UnsupportedError
 from .ranges import Request
@@ -105,9 +104,8 @@ class _AnsweringFile(RemoteFile):
         """Ask for the bytes [start, stop)."""
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        fs, _ = self._place
-        future = asyncio.run_coroutine_threadsafe(work, fs.loop)
         with translated(self._url):
+            future = asyncio.run_coroutine_threadsafe(work, self._place[0].loop)
             try:
                 return future.result()
             finally:
@@ -227,7 +225,7 @@ class _S3File(_AnsweringFile):
         except OSError as error:
             status = _s3_status(error)
             if self._told is not None and status in (412, 416):
-                raise changed(self._url, start, self._told, None)
+                raise changed(self._url, start, self._told, None) from error
             if status != 416:
                 raise
             # the first byte cannot be had of an empty object only

@@ -162,10 +162,10 @@ def test_a_stream_whose_reader_leaves_ends_quietly(dump):
     assert (code, err) == (141, b"")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_standard_output_that_is_full_is_one_line(tmp_path):
     path = packed(tmp_path)
-    with open("/dev/full", "wb") as full:  # noqa: PTH123
+    with open("/dev/full", "wb") as full:
         code, _, err = finished("unpack", path, stdout=full)
     assert (code, err) == (1, b"hurray-unpack: error: No space left on device\n")
 
@@ -271,7 +271,7 @@ def test_a_whole_file_comes_through_a_pipe(options, tmp_path):
 
 
 def test_a_dump_comes_from_standard_input(dump, tmp_path):
-    with open(dump, "rb") as source:  # noqa: PTH123
+    with open(dump, "rb") as source:
         code, _, err = finished("pack", "-", "-o", tmp_path / "o", "--quiet", stdin=source)
     assert (code, err) == (0, b"")
     assert (tmp_path / "o").read_bytes() == packed(tmp_path).read_bytes()

@@ -151,11 +151,11 @@ def test_a_pipe_is_written_to_and_kept(folder):
     assert stat.S_ISFIFO((folder / "pipe").stat().st_mode)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_device_is_one_line(folder, capsys):
     assert pack(folder / "dump", "-o", "/dev/full") == 1
     assert "No space left on device" in one_error(capsys, "hurray-pack")
-    assert os.path.exists("/dev/full")  # noqa: PTH110
+    assert os.path.exists("/dev/full")
 
 
 def test_a_folder_that_is_not_empty_is_refused(folder, capsys):

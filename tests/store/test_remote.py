@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-
 from requirements import REQUIRE_ALL
 
 import hurray_wire as hw
@@ -376,6 +375,13 @@ def test_secrets_of_a_url_are_not_told(server):
     url = server.url.replace("://", "://me:pass@") + "/a?signature=secret"
     error = refused(FileNotFoundError, lambda: hw.open(url))
     assert str(server.url) + "/a" in str(error)
+    assert "secret" not in str(error)
+    assert "pass" not in str(error)
+
+
+def test_secrets_of_an_impossible_url_are_not_told():
+    error = refused(OSError, lambda: hw.open("http://me:pass@127.0.0.1:99999/a?signature=secret"))
+    assert "http://127.0.0.1:99999/a" in str(error)
     assert "secret" not in str(error)
     assert "pass" not in str(error)
 

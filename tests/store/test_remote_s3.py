@@ -7,7 +7,6 @@ import os
 
 import numpy as np
 import pytest
-
 from requirements import REQUIRE_ALL
 
 import hurray_wire as hw
