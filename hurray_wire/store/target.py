@@ -30,7 +30,7 @@ def open_target(target: Any, *, use_mmap: bool = True, storage_options: Mapping[
     ``storage_options`` are those of the fsspec file system of a URL; ValueError where there is none.
     """
     if is_url(target) and not target.lower().startswith("file://"):
-        # fsspec takes a third of the time of importing all the rest, so only a URL pays for it
+        # importing fsspec takes a quarter of the time of all the rest, so only a URL pays for it
         from .remote import RemoteSource
 
         return RemoteSource(target, storage_options or {})

@@ -102,7 +102,7 @@ FILES_BEYOND_KAITAI = {
     "container.first-descriptor--18446744073709551615.hrry": "as a double, this is a multiple of 8",
     "container.first-descriptor--4096.hrry": _PLACES,
     "container.first-descriptor--72.hrry": _PLACES,
-    "container.first-descriptor--hidden-first.hrry": _PLACES,
+    "container.first-descriptor--hidden.hrry": _PLACES,
     "container.first-descriptor--no-tensors.hrry": _PLACES,
     "descriptor.buffer-count--composite-quantized.desc": "it relates the layout to a section",
     "descriptor.buffer-count--extra.desc": "it relates the layout to the handles",

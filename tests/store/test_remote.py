@@ -10,6 +10,7 @@ import sys
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from hurray_wire.store import remote_files
 from hurray_wire.store.remote import RemoteSource, _Extents
 from hurray_wire.store.target import is_url
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 PAGE = (16, 8, 256)  # page_size, heads, dim: 64 KiB in float16, more than is read for the sake of a neighbour
 PAGE_BYTES = 64 << 10
 PAGES = 24
@@ -124,6 +126,23 @@ def test_urls_of_several_file_systems_are_read_too(memory, tmp_path):
         "simplecache::memory://a.hrry", storage_options={"simplecache": {"cache_storage": str(tmp_path)}}
     ) as far:
         assert far.layers == (0, 1)
+
+
+def outcome(target):
+    """What comes of reading all of a file: what was looked at, or the rule it breaks and where."""
+    try:
+        with hw.open(target) as file:
+            return file.names, file.metadata, file.verify()
+    except hw.HurrayError as error:
+        return type(error), error.rule, error.offset
+
+
+def test_every_file_of_the_corpus_is_taken_or_refused_alike(memory):
+    paths = sorted(path for path in FIXTURES.glob("*/*") if path.name.endswith((".hrry", ".zst")))
+    assert len(paths) > 200
+    for path in paths:
+        memory.pipe_file("/file", path.read_bytes())
+        assert repr(outcome("memory://file")) == repr(outcome(path)), path.name
 
 
 @pytest.mark.parametrize("use_mmap", [True, False])
