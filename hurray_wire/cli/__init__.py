@@ -6,8 +6,9 @@
     choices.py   the values of options: numbers and ranges, key=value
     formats.py   what array files call element types
     dump.py      reading .safetensors, .npz and folders of .npy
+    batch.py     what of a dump is packed: pools with tables, or a cache without pages
     naming.py    names of arrays -> a cache as its engine holds it, and back
-    opening.py   files and streams, told apart
+    opening.py   files, URLs and streams, told apart
     export.py    a snapshot as arrays: pages, ragged, padded
     arrays.py    writing arrays, whole or not at all
     listing.py   a file as a table, or as JSON

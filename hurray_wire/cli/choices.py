@@ -12,11 +12,14 @@ import click
 
 from .console import CliError
 
-__all__ = ["Ranges", "chosen", "key_values", "listed", "ranges"]
+__all__ = ["INTEGER_KEYS", "Ranges", "chosen", "listed", "metadata_values", "ranges"]
 
 Ranges = tuple[range, ...]
 
+INTEGER_KEYS = ("tp.rank", "tp.size", "pp.rank", "pp.size", "first_token")
+
 _RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
+_INTEGER = re.compile("[0-9]{1,18}")  # what the format holds without doubt
 
 
 def ranges(context: click.Context, option: click.Parameter, value: str | None) -> Ranges | None:
@@ -36,16 +39,24 @@ def ranges(context: click.Context, option: click.Parameter, value: str | None) -
     return tuple(found)
 
 
-def key_values(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    """``key=value`` pairs, no key twice. A value may be empty and may hold more equals signs."""
-    found: dict[str, str] = {}
+def metadata_values(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, str | int]:
+    """``key=value`` pairs, no key twice. A value may be empty and may hold more equals signs.
+
+    It is text, but for the keys of the format's that are integers.
+    """
+    found: dict[str, str | int] = {}
     for pair in values:
         key, sign, value = pair.partition("=")
         if not key or not sign:
             raise click.BadParameter(f"{pair!r} is not key=value", context, option)
         if key in found:
             raise click.BadParameter(f"{key!r} is given twice", context, option)
-        found[key] = value
+        if key in INTEGER_KEYS:
+            if not _INTEGER.fullmatch(value):
+                raise click.BadParameter(f"{key} is an integer from 0, not {value!r}", context, option)
+            found[key] = int(value)
+        else:
+            found[key] = value
     return found
 
 

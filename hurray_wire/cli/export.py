@@ -66,6 +66,8 @@ def snapshot_arrays(snapshot: hw.Snapshot, choice: Choice) -> list[OutArray]:
     """The arrays of the snapshot's tensors (there is one at least), tables and scales, each still to be made."""
     parts = _parts(snapshot, choice.layers)
     lengths = parts[0].tensor.seq_lens
+    for part in parts:
+        _check_meaning(part.name, part.tensor, choice.dequantize)
     seqs = None if choice.seqs is None else chosen(choice.seqs, range(len(lengths)), "sequence")
     for part in parts:
         if not np.array_equal(part.tensor.seq_lens, lengths):
@@ -94,10 +96,21 @@ def dense_arrays(file: Holder, skip: Sequence[str], dequantize: bool) -> tuple[l
         if not descriptor.layout.is_dense or is_dynamic(descriptor.shape) or descriptor.element_type.dtype is None:
             left_out.append(name)
             continue
+        _check_meaning(name, tensor, dequantize)
         real = dequantize and descriptor.quantization is not None
         dtype = np.dtype(np.float32) if real else descriptor.element_type.dtype
         arrays.append(OutArray(name, descriptor.shape, dtype, _numpy_of(tensor, real)))
     return arrays, left_out
+
+
+def _check_meaning(name: str, tensor: hw.Tensor, dequantize: bool) -> None:
+    """The scales of a quantized tensor are in no array, and without them its numbers mean nothing."""
+    quantization = tensor.descriptor.quantization
+    if quantization is not None and not dequantize:
+        raise CliError(
+            f"{name} is quantized ({quantization.name}), and arrays would hold its numbers without their scales; pass "
+            "--dequantize"
+        )
 
 
 def _numpy_of(tensor: hw.Tensor, dequantize: bool) -> Callable[[], NDArray[Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
-from contextlib import suppress
 from typing import Any
 
 from rich.table import Table
@@ -54,7 +53,8 @@ def tensor_facts(tensor: hw.Tensor) -> dict[str, Any]:
 def snapshot_facts(snapshot: hw.Snapshot) -> dict[str, Any] | None:
     """Layers, sequences and lengths; None for a file without block-paged tensors.
 
-    Lengths that are not known are None, and so is all about sequences where the tensors are not of one batch.
+    Lengths that are not known are None, and so is all about sequences where the tensors are not of one batch; lengths
+    that do not fit the tensors are an IncompatibleError.
     """
     batches = {(tensor.layout.num_seqs, tensor.shape[0]) for tensor in snapshot.tensors}
     if not batches:
@@ -62,8 +62,11 @@ def snapshot_facts(snapshot: hw.Snapshot) -> dict[str, Any] | None:
     num_seqs, total_tokens = batches.pop() if len(batches) == 1 else (None, None)
     lengths = None
     if num_seqs is not None:
-        with suppress(hw.IncompatibleError):
+        try:
             lengths = snapshot.seq_lens.tolist()
+        except hw.IncompatibleError as error:
+            if error.rule != "snapshot.seq-lens-unknown":
+                raise
     return {
         "layers": list(snapshot.layers),
         "num_seqs": num_seqs,

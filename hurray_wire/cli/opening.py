@@ -1,6 +1,7 @@
-"""Opening what ``hurray-unpack`` is given: a file, or a stream from standard input, a pipe or a file.
+"""Opening what ``hurray-unpack`` is given: a file, a URL of one, or a stream from standard input, a pipe or a file.
 
-Which of these it is, the first bytes tell. A whole file that comes through a pipe is kept in memory.
+Which of these it is, the first bytes tell, and what is none of them is refused by them. A whole file that comes
+through a pipe is kept in memory. Nothing may follow the snapshot: whoever looks at a stream here looks at all of it.
 """
 
 from __future__ import annotations
@@ -15,42 +16,72 @@ from typing import Any
 import hurray_wire as hw
 
 from ..store.frames import is_skippable, is_zstd
+from ..store.target import is_url
 from .console import CliError
 
 __all__ = ["about", "named", "opened"]
 
 _FILE_MAGIC = b"HRRYFILE"
+_STREAM_MAGIC = _FILE_MAGIC[:4]
+_ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
+_HEAD_BYTES = 9  # as many as a .safetensors file needs to be told by: the length of its header, and a brace
 
 
 @contextmanager
 def opened(file: str, seq_lens: list[int] | None) -> Iterator[tuple[hw.Snapshot, int | None]]:
-    """The snapshot in a file or on a stream, and the size of the file; errors within name it."""
+    """The snapshot in a file or on a stream, and the size of the file where it is one of this machine.
+
+    Errors within name it.
+    """
     with ExitStack() as stack:
         stack.enter_context(about(file))
+        if is_url(file):
+            yield stack.enter_context(hw.open(file, permissive=True, seq_lens=seq_lens)).snapshot(), None
+            return
         path = Path(file)
         if file != "-" and path.is_file() and not _starts_as_stream(path):
             snapshot = stack.enter_context(hw.open(file, permissive=True, seq_lens=seq_lens)).snapshot()
             yield snapshot, path.stat().st_size
             return
         readable = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb", buffering=0))
-        yield _received(readable, seq_lens), None
+        yield _received(readable, file, seq_lens), None
 
 
-def _received(readable: Any, seq_lens: list[int] | None) -> hw.Snapshot:
+def _received(readable: Any, file: str, seq_lens: list[int] | None) -> hw.Snapshot:
     """The snapshot that comes along: a stream, or the bytes of a whole file."""
     head = b""
-    while len(head) < len(_FILE_MAGIC) and (piece := readable.read(len(_FILE_MAGIC) - len(head))):
+    while len(head) < _HEAD_BYTES and (piece := readable.read(_HEAD_BYTES - len(head))):
         head += piece
+    _check_kind(head, file)
     resumed = _Resumed(head, readable)
-    if head == _FILE_MAGIC or is_zstd(memoryview(head)) or is_skippable(memoryview(head)):
+    if not _is_stream(head):
         return hw.open(resumed.readall(), permissive=True, seq_lens=seq_lens).snapshot()
-    return hw.receive_snapshot(resumed, seq_lens=seq_lens)
+    snapshot = hw.receive_snapshot(resumed, seq_lens=seq_lens)
+    if resumed.read(1):
+        raise CliError(f"bytes follow the snapshot on {named(file)}")
+    return snapshot
 
 
 def _starts_as_stream(path: Path) -> bool:
     with path.open("rb") as file:
-        head = file.read(len(_FILE_MAGIC))
-    return head.startswith(_FILE_MAGIC[:4]) and head != _FILE_MAGIC
+        head = file.read(_HEAD_BYTES)
+    _check_kind(head, str(path))
+    return _is_stream(head)
+
+
+def _is_stream(head: bytes) -> bool:
+    return head.startswith(_STREAM_MAGIC) and not head.startswith(_FILE_MAGIC)
+
+
+def _check_kind(head: bytes, file: str) -> None:
+    """Refuse what is neither a file nor a stream of the format; what is cut too short to tell, reading refuses."""
+    start = memoryview(head)
+    if head.startswith(_STREAM_MAGIC) or _STREAM_MAGIC.startswith(head) or is_zstd(start) or is_skippable(start):
+        return
+    if head.startswith(_ZIP_MAGICS) or head[8:] == b"{":
+        kind = "an .npz" if head.startswith(_ZIP_MAGICS) else "a .safetensors"
+        raise CliError(f"{named(file)}: not a Hurray file but, as it seems, {kind} file; hurray-pack packs it")
+    raise CliError(f"{named(file)}: not a Hurray file: it starts with {head[:8].hex(' ')}")
 
 
 class _Resumed(io.RawIOBase):

@@ -10,18 +10,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 import hurray_wire as hw
 
 from .. import adapters
-from ..adapters import LayerPools, Tables
 from ..store.compressed_sink import level_of
-from .choices import Ranges, chosen, key_values, listed, ranges
+from .batch import DENSE, Batch, read_batch
+from .choices import INTEGER_KEYS, Ranges, listed, metadata_values, ranges
 from .console import (
     CliError,
     counted,
@@ -35,9 +35,8 @@ from .console import (
     say,
     usage_error,
 )
-from .dump import Dump, open_dump
+from .dump import open_dump
 from .formats import ELEMENT_TYPES
-from .naming import find_cache, find_tables, only_layers
 
 __all__ = ["main"]
 
@@ -57,7 +56,14 @@ Names of the arrays in the dump:
   layers.N.key.scale             float32, [] or [num_heads]: real = stored * scale
   block_tables, seq_lens         [num_seqs, max_blocks] with any padding, [num_seqs]
   or block_table and seq_ptr with seq_lens or last_page_len; or token_slots and seq_lens
+  dense-thd (no pages, as Transformers has past_key_values) has no block tables:
+  layers.N.key, layers.N.value   [num_seqs, num_heads, longest, head_dim], padded,
+                                 or [sum of lengths, num_heads, head_dim]; and seq_lens
   dtypes                         (.npz, folder) JSON text, name -> element type of raw bits
+
+\b
+The axes of each layout are in the README, under "Engine layouts". Where a shape fits several
+forms of a layout (nhd, hnd), the error names them.
 
 \b
 Exit code: 0 fine, 1 the data is bad, 2 usage.
@@ -66,9 +72,17 @@ Exit code: 0 fine, 1 the data is bad, 2 usage.
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command with these arguments (default: those of the process); returns its exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
-    # click would take what follows a bare --zstd for its level
-    return run(pack, NAME, [f"--zstd={_DEFAULT_LEVEL}" if word == "--zstd" else word for word in arguments])
+    return run(pack, NAME, argv)
+
+
+class _Command(click.Command):
+    """A command whose --zstd takes a level only behind an equals sign: click would take the next word for one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for word, following in pairwise(args):
+            if word == "--zstd" and re.fullmatch("-?[0-9]+", following):
+                usage_error(f"write --zstd={following}: the level of --zstd is no word of its own")
+        return super().parse_args(ctx, [f"--zstd={_DEFAULT_LEVEL}" if word == "--zstd" else word for word in args])
 
 
 def _level(context: click.Context, option: click.Parameter, value: str | None) -> bool | int | None:
@@ -83,14 +97,23 @@ def _level(context: click.Context, option: click.Parameter, value: str | None) -
     return level
 
 
-@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=_Command, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("dump")
 @click.option("-o", "--output", required=True, metavar="OUT", help="The file to write, or - for a stream.")
 @click.option(
-    "--layout", type=click.Choice(adapters.names()), default="split-nhd", show_default=True, help="Order of the axes."
+    "--layout",
+    type=click.Choice([*adapters.names(), DENSE]),
+    default="split-nhd",
+    show_default=True,
+    help="Order of the axes.",
 )
 @click.option("--form", help="Variant of the layout, where it has several.")
-@click.option("--page-size", type=click.IntRange(min=1), help="Tokens of a page, checked against the arrays.")
+@click.option("--left-padded", is_flag=True, help="The padding of a dense-thd cache comes first.")
+@click.option(
+    "--page-size",
+    type=click.IntRange(min=1),
+    help="Tokens of a page, checked against the arrays; those of dense-thd are cut so (default 16).",
+)
 @click.option("--num-heads", type=click.IntRange(min=1), help="KV heads, checked against the arrays.")
 @click.option("--head-dim", type=click.IntRange(min=1), help="Elements of a head, checked against the arrays.")
 @click.option("--value-head-dim", type=click.IntRange(min=1), help="The same of values, where it is another.")
@@ -102,6 +125,7 @@ def _level(context: click.Context, option: click.Parameter, value: str | None) -
 @click.option("--keep-pool", is_flag=True, help="Write the pools as they are, with pages and slots of nobody.")
 @click.option("--deduplicate", is_flag=True, help="Write pages that are equal in all layers once.")
 @click.option("--index-type", type=click.Choice(["auto", "uint32", "uint64"]), default="auto", show_default=True)
+@click.option("--quantize", type=click.Choice(["int8"]), help="Write a floating cache as int8, a scale a slot.")
 @click.option("--zstd", callback=_level, metavar="[=LEVEL]", help="Compress; so does a name that ends in .zst.")
 @click.option("--planes", is_flag=True, help="Compress better, into what only hurray_wire reads.")
 @click.option(
@@ -113,121 +137,91 @@ def _level(context: click.Context, option: click.Parameter, value: str | None) -
 )
 @click.option("--model-id", metavar="X", help="The model whose cache this is.")
 @click.option("--model-revision", metavar="Y", help="Its revision.")
-@click.option("--meta", multiple=True, callback=key_values, metavar="KEY=VALUE", help="More metadata; may be repeated.")
+@click.option(
+    "--meta", multiple=True, callback=metadata_values, metavar="KEY=VALUE", help="More metadata; may be repeated."
+)
 @click.option("--json", "as_json", is_flag=True, help="Say what was written as JSON.")
 @click.option("--quiet", is_flag=True, help="Say nothing but errors.")
+@click.version_option(hw.__version__, message="%(prog)s %(version)s")
 def pack(
-    dump: str, output: str, layers: Ranges | None, seqs: Ranges | None, meta: dict[str, str], **options: Any
+    dump: str, output: str, layers: Ranges | None, seqs: Ranges | None, meta: dict[str, str | int], **options: Any
 ) -> int:
     """Pack the paged KV cache in DUMP into a snapshot.
 
     DUMP is a .safetensors file, an .npz file, a folder of .npy files, or - for one of these files on standard input.
     Only the pages of the sequences are written, and slots that hold no token become zeros.
     """
+    if not output:
+        usage_error("the output has no name; name a file, or - for a stream")
     refuse_terminal(output)
+    for option, key in (("model_id", "model.id"), ("model_revision", "model.revision")):
+        if options[option] is not None and key in meta:
+            usage_error(f"{key} is given twice, by --{option.replace('_', '-')} and by --meta")
     if options["zstd"] is None and output.endswith(".zst"):
         options["zstd"] = True
     if output == "-" and options["zstd"] is not None:
         usage_error("a stream is not compressed; pipe it through zstd")
     if options["planes"] and options["zstd"] is None:
         usage_error("--planes is a way to compress: add --zstd")
+    if options["layout"] == DENSE and options["form"] is not None:
+        usage_error(f"--form is not for {DENSE}: its arrays tell their form")
+    if options["left_padded"] and options["layout"] != DENSE:
+        usage_error(f"--left-padded is about a cache without pages: add --layout {DENSE}")
     quiet, apart = options["quiet"], is_standard_output(output)
     with _dump_file(dump) as path, open_dump(path, said="standard input" if dump == "-" else dump) as arrays:
-        pools, scales, used = _read_cache(arrays, layers, options)
-        num_pages, page_size = pools[0].pools[next(iter(pools[0].pools))].shape[:2]
-        given = find_tables(arrays)
-        tables = adapters.normalise(page_size=page_size, num_pages=num_pages, **given)
-        if seqs is not None:
-            tables = _select(tables, chosen(seqs, range(tables.num_seqs), "sequence"))
-        ignored = [name for name in arrays if name not in used and name not in given]
+        batch = read_batch(arrays, layers, seqs, options)
+        ignored = [name for name in arrays if name not in batch.used]
         if ignored and not quiet:
             more = f" and {len(ignored) - _NAMES_SHOWN} more" if len(ignored) > _NAMES_SHOWN else ""
             note(NAME, f"not used: {', '.join(ignored[:_NAMES_SHOWN])}{more}")
         started = time.perf_counter()
-        _write(output, pools, tables, scales, meta, options)
+        _write(output, batch, meta, options)
         seconds = time.perf_counter() - started
     if not quiet:
-        summary = _summary(output, pools, tables, num_pages, seconds)
+        summary = _summary(output, batch, seconds)
         _report(summary, output, as_json=options["as_json"], apart=apart)
     return 0
 
 
-def _read_cache(
-    arrays: Dump, layers: Ranges | None, options: dict[str, Any]
-) -> tuple[list[LayerPools], dict[str, Any], set[str]]:
-    """Views of the pools of the wanted layers, their scales, and the names of all arrays of the cache."""
-    adapter = adapters.get(options["layout"])
-    found = find_cache(arrays, adapter, layers)
-    pools = adapter.views(
-        found.layers,
-        page_size=options["page_size"] or _told_page_size(arrays),
-        num_heads=options["num_heads"],
-        head_dim=options["head_dim"],
-        value_head_dim=options["value_head_dim"],
-        form=options["form"],
-        dtype=None if options["dtype"] is None else ELEMENT_TYPES[options["dtype"]],
-    )
-    return only_layers(pools, layers), found.scales, found.used
-
-
-def _told_page_size(arrays: Dump) -> int | None:
-    """The page size that the dump tells in its own metadata, to be checked like one that the user tells."""
-    told = arrays.metadata.get("page_size", "")
-    return int(told) if re.fullmatch("[1-9][0-9]{0,9}", told) else None
-
-
-def _write(
-    output: str,
-    pools: list[LayerPools],
-    tables: Tables,
-    scales: dict[str, Any],
-    meta: dict[str, str],
-    options: dict[str, Any],
-) -> None:
-    batch = {
-        "block_table": tables.block_table,
-        "seq_ptr": tables.seq_ptr,
-        "seq_lens": tables.seq_lens,
+def _write(output: str, batch: Batch, meta: dict[str, str | int], options: dict[str, Any]) -> None:
+    arguments = {
+        **batch.arguments,
         "compact": not options["keep_pool"],
         "scrub": not options["keep_pool"],
         "deduplicate": options["deduplicate"],
         "index_type": options["index_type"],
+        "quantize": options["quantize"],
         "model_id": options["model_id"],
         "model_revision": options["model_revision"],
-        "scales": scales or None,
+        **{key.replace(".", "_"): value for key, value in meta.items() if key in INTEGER_KEYS},
         # the views are of one layout whatever the dump's was, so the dump's is said here
-        "metadata": {"source.layout": options["layout"], **meta},
+        "metadata": {
+            "source.layout": options["layout"],
+            **{key: value for key, value in meta.items() if key not in INTEGER_KEYS},
+        },
     }
-    layers = {pool.index: pool.pools for pool in pools}
     if output == "-":
-        hw.send_snapshot(sys.stdout.buffer, layers, **batch)
+        hw.send_snapshot(sys.stdout.buffer, batch.layers, **arguments)
         return
     with progress_bar("packing") as progress:
         hw.save_snapshot(
             output,
-            layers,
+            batch.layers,
             zstd=options["zstd"],
             planes=options["planes"],
             alignment=int(options["alignment"]),
             progress=progress,
-            **batch,
+            **arguments,
         )
 
 
-def _select(tables: Tables, seqs: list[int]) -> Tables:
-    """The tables of these sequences, in this order."""
-    rows = [tables.block_table[tables.seq_ptr[seq] : tables.seq_ptr[seq + 1]] for seq in seqs]
-    ptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return Tables(np.concatenate([tables.block_table[:0], *rows]), ptr, tables.seq_lens[seqs])
-
-
-def _summary(output: str, pools: list[LayerPools], tables: Tables, num_pages: int, seconds: float) -> dict[str, Any]:
+def _summary(output: str, batch: Batch, seconds: float) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "output": output,
-        "layers": [pool.index for pool in pools],
-        "sequences": tables.num_seqs,
-        "tokens": tables.total_tokens,
-        "pages_in_pool": num_pages,
+        "layers": list(batch.layers),
+        "sequences": len(batch.seq_lens),
+        "tokens": int(batch.seq_lens.sum()),
+        "pages_in_pool": batch.num_pages,
         "pages_written": None,
         "bytes": None,
         "seconds": round(seconds, 6),
@@ -251,10 +245,8 @@ def _report(summary: dict[str, Any], output: str, *, as_json: bool, apart: bool)
     size = summary["bytes"]
     if size is not None:
         speed = size / 1e6 / max(summary["seconds"], 1e-9)
-        say(
-            f"{summary['pages_written']} of {summary['pages_in_pool']} pages a layer, {readable_size(size)}, "
-            f"{speed:.0f} MB/s"
-        )
+        there = "" if summary["pages_in_pool"] is None else f" of {summary['pages_in_pool']}"
+        say(f"{summary['pages_written']}{there} pages a layer, {readable_size(size)}, {speed:.0f} MB/s")
 
 
 def _batch_words(summary: dict[str, Any]) -> str:

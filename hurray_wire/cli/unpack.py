@@ -86,8 +86,12 @@ def main(argv: list[str] | None = None) -> int:
     help="Show offset, bytes, field and value of a tensor's descriptor, or of the whole file.",
 )
 @click.option("--json", "json_wanted", is_flag=True, help="Say everything as JSON.")
+@click.version_option(hw.__version__, message="%(prog)s %(version)s")
 def unpack(file: str | None, expect: tuple[str, ...], annotated: str | None, **options: Any) -> int:
-    """Say what is in FILE (- for standard input: a stream, or a whole file), or do with it what the options say."""
+    """Say what is in FILE, or do with it what the options say.
+
+    FILE is a path, a URL, or - for standard input: a stream, or a whole file.
+    """
     if file is None and annotated:
         file, annotated = annotated, ""  # "--annotate FILE": an option with an optional value has taken the argument
     if file is None:
@@ -164,9 +168,6 @@ def _write(file: str, snapshot: hw.Snapshot, options: dict[str, Any]) -> dict[st
         skip = [SEQ_LENS, *(f"{tensor.name}{SCALE_SUFFIX}" for tensor in paged)]
         if form == "pages":
             metadata["page_size"] = str(paged[0].layout.page_size)
-        quantized = [str(tensor.name) for tensor in paged if tensor.descriptor.quantization is not None]
-        if quantized and not dequantize:
-            note(NAME, f"{quantized[0]} is quantized; the arrays hold its stored numbers without their scales")
     elif options["layers"] is not None or options["seqs"] is not None:
         raise CliError(f"{named(file)}: there is no block-paged tensor, so there are no layers or sequences to choose")
     dense, left_out = dense_arrays(snapshot.file, skip, dequantize)
@@ -247,7 +248,7 @@ def _check_output(options: dict[str, Any]) -> None:
         ]
         if given:
             usage_error(f"{given[0]} is about the arrays that -o writes, and there is no -o")
-    elif not is_array_target(output):
+    elif not output or not is_array_target(output):
         usage_error(f"the output {output!r} is neither .npz nor .safetensors nor a folder, which ends in a slash")
     if options["layout"] and form not in (None, "pages"):
         usage_error(f"--layout is about pages, not --as {form}")

@@ -24,6 +24,7 @@ from ..model.descriptor import TensorDescriptor
 from ..model.element_types import ElementType
 from ..model.layouts import CompositeLayout, UnknownLayout
 from ..model.quantization import PerBlockAffine, PerChannelAffine
+from ..parallel import submit
 from ..wire import container
 from ..wire import planes as byte_planes
 from ..wire.checksum import crc32c
@@ -38,6 +39,7 @@ __all__ = ["CRC_KEY", "Chunked", "Writer", "create"]
 CRC_KEY = "hurray_wire.crc32c"
 
 _ZEROS = bytes(1 << 16)
+_OVERLAPPED_FROM = 1 << 20  # below this, waking a thread costs as much as the checksum
 
 
 @runtime_checkable
@@ -168,13 +170,10 @@ class Writer:
     def _write_buffer(self, piece: Any) -> int:
         """Write one buffer and return its CRC-32C."""
         if not isinstance(piece, Chunked):
-            self._sink.write(piece)
-            return crc32c(piece) if self._crcs is not None else 0
+            return self._write_checked(piece, 0)
         start, value = self._sink.position, 0
         for chunk in piece.chunks():
-            self._sink.write(chunk)
-            if self._crcs is not None:
-                value = crc32c(chunk, value)
+            value = self._write_checked(chunk, value)
         if self._sink.position - start != piece.nbytes:
             raise BufferSizeError(
                 f"a chunked buffer gave {self._sink.position - start} bytes of {piece.nbytes}",
@@ -182,6 +181,22 @@ class Writer:
                 declared=piece.nbytes,
                 found=self._sink.position - start,
             )
+        return value
+
+    def _write_checked(self, piece: Any, value: int) -> int:
+        """Write bytes and return the CRC-32C of what came before (``value``) and of them; 0 without checksums."""
+        if self._crcs is None:
+            self._sink.write(piece)
+            return 0
+        if memoryview(piece).nbytes < _OVERLAPPED_FROM:
+            self._sink.write(piece)
+            return crc32c(piece, value)
+        # the system's copy and the checksum read the same bytes side by side
+        pending = submit(lambda data: crc32c(data, value), piece)
+        try:
+            self._sink.write(piece)
+        finally:
+            value = pending.result()
         return value
 
     def _write_metadata(self) -> Trailer:

@@ -91,6 +91,16 @@ def test_lengths_that_are_not_known_are_said_to_be_so(tmp_path, capsys):
     assert "lengths 2, 1\n" in listed(capsys, tmp_path / "f", "--seq-lens", "2,1")
 
 
+@pytest.mark.parametrize(
+    ("lengths", "words"), [("3", "1 lengths for 2 sequences"), ("7,13", "sequence 1 has length 13, but its 3 pages")]
+)
+def test_lengths_that_do_not_fit_are_said_to_be_so(lengths, words, tmp_path, capsys):
+    path = packed(tmp_path)
+    for options in ([], ["--json"], ["-o", tmp_path / "o.npz"]):
+        assert unpack(path, "--seq-lens", lengths, *options) == 1
+        assert words in one_error(capsys, "hurray-unpack")
+
+
 def test_a_file_without_a_snapshot_is_listed(tmp_path, capsys):
     with hw.create(tmp_path / "f") as writer:
         writer.add("w", hw.TensorDescriptor.build(hw.int8, (), hw.RowMajorLayout(), [1]), [b"\x07"])

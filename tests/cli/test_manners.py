@@ -39,10 +39,21 @@ def dump(tmp_path):
         (["DUMP", "-o", "o", "--meta", "a"], "'a' is not key=value"),
         (["DUMP", "-o", "o", "--meta", "=a"], "'=a' is not key=value"),
         (["DUMP", "-o", "o", "--meta", "a=1", "--meta", "a=2"], "'a' is given twice"),
+        (["DUMP", "-o", "o", "--meta", "tp.rank=one"], "tp.rank is an integer from 0, not 'one'"),
+        (["DUMP", "-o", "o", "--meta", "first_token=-1"], "first_token is an integer from 0, not '-1'"),
+        (["DUMP", "-o", "o", "--meta", "pp.size="], "pp.size is an integer from 0, not ''"),
+        (["DUMP", "-o", "o", "--meta", "model.id=a", "--model-id", "b"], "model.id is given twice"),
+        (["DUMP", "-o", "o", "--meta", "model.revision=a", "--model-revision", ""], "model.revision is given twice"),
         (["DUMP", "-o", "o", "--alignment", "4095"], "'4095' is not one of"),
         (["DUMP", "-o", "o", "--page-size", "0"], "0 is not in the range"),
         (["DUMP", "-o", "o", "--zstd=99"], "-7 to 22, and not 0"),
         (["DUMP", "-o", "o", "--zstd=x"], "Invalid value for '--zstd'"),
+        (["DUMP", "-o", "o", "--zstd", "3"], "write --zstd=3"),
+        (["--zstd", "-1", "DUMP", "-o", "o"], "write --zstd=-1"),
+        (["DUMP", "-o", "o", "--left-padded"], "add --layout dense-thd"),
+        (["DUMP", "-o", "o", "--layout", "dense-thd", "--form", "batch"], "--form is not for dense-thd"),
+        (["DUMP", "-o", ""], "the output has no name"),
+        (["DUMP", "-o", "o", "--quantize", "int4"], "'int4' is not 'int8'"),
         (["DUMP", "-o", "o", "--planes"], "--planes is a way to compress: add --zstd"),
         (["DUMP", "-o", "-", "--zstd"], "a stream is not compressed"),
         (["DUMP", "-o", "o", "--nope"], "No such option"),
@@ -62,6 +73,7 @@ def test_pack_used_wrongly_is_code_2(arguments, words, dump, tmp_path, capsys, m
         ([], "missing argument 'FILE'"),
         (["--annotate"], "missing argument 'FILE'"),
         (["FILE", "-o", "out"], "neither .npz nor .safetensors nor a folder"),
+        (["FILE", "-o", ""], "neither .npz nor .safetensors nor a folder"),
         (["FILE", "-o", "-"], "neither .npz nor .safetensors nor a folder"),
         (["FILE", "--as", "ragged"], "--as is about the arrays that -o writes"),
         (["FILE", "--layers", "0"], "--layers is about the arrays that -o writes"),
@@ -88,6 +100,12 @@ def test_help_tells_every_option(run, option, capsys):
     assert option in captured.out
     assert "layers.N.key" in captured.out
     assert captured.err == ""
+
+
+@pytest.mark.parametrize(("run", "program"), [(pack, "hurray-pack"), (unpack, "hurray-unpack")])
+def test_the_version_is_that_of_the_library(run, program, capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr() == (f"{program} {hw.__version__}\n", "")
 
 
 # Errors
@@ -287,13 +305,72 @@ def test_a_dump_comes_through_a_named_pipe(dump, tmp_path):
     assert (tmp_path / "o").read_bytes() == packed(tmp_path).read_bytes()
 
 
+def test_bytes_behind_a_snapshot_on_a_stream_are_refused(dump, tmp_path, capsys):
+    _, stream, _ = finished("pack", dump, "-o", "-", "--quiet")
+    file = tmp_path / "stream"
+    for rest in (stream, b"\0"):
+        file.write_bytes(stream + rest)
+        with file.open("rb") as source:
+            code, out, err = finished("unpack", "-", "--verify", stdin=source)
+        assert (code, out) == (1, b"")
+        assert err == b"hurray-unpack: error: bytes follow the snapshot on standard input\n"
+        assert unpack(file, "--verify") == 1
+        assert one_error(capsys, "hurray-unpack") == f"bytes follow the snapshot on {file}"
+    whole = packed(tmp_path).read_bytes()
+    for rest in (whole, b"junk"):
+        file.write_bytes(whole + rest)
+        with file.open("rb") as source:
+            code, out, err = finished("unpack", "-", stdin=source)
+        assert (code, out) == (1, b"")
+        assert err.startswith(b"hurray-unpack: error: standard input: ")
+
+
+def test_a_url_is_opened_like_a_file(tmp_path, capsys):
+    fsspec = pytest.importorskip("fsspec")
+    path = packed(tmp_path)
+    url = "memory://hurray-cli/cache.hrry"
+    fsspec.filesystem("memory").pipe_file("/hurray-cli/cache.hrry", path.read_bytes())
+    try:
+        assert unpack(url, "--verify", "--diff", path) == 0
+        assert f"{url} and {path}: the sequences hold the same" in capsys.readouterr().out
+        assert unpack(path, "--diff", path.as_uri()) == 0
+        capsys.readouterr()
+        assert unpack(url) == 0
+        assert capsys.readouterr().out.startswith(f"{url}: 7 tensors\n")
+    finally:
+        fsspec.filesystem("memory").rm("/hurray-cli", recursive=True)
+    assert unpack(url) == 1
+    assert "cache.hrry" in one_error(capsys, "hurray-unpack")
+
+
+def test_a_dump_is_recognised(dump, tmp_path, capsys):
+    archive = tmp_path / "d.npz"
+    np.savez(archive, a=np.zeros(1))
+    for path, kind in ((dump, "a .safetensors"), (archive, "an .npz")):
+        expected = f"not a Hurray file but, as it seems, {kind} file; hurray-pack packs it"
+        assert unpack(path) == 1
+        assert one_error(capsys, "hurray-unpack") == f"{path}: {expected}"
+        with open(path, "rb") as source:
+            code, _, err = finished("unpack", "-", stdin=source)
+        assert (code, err) == (1, f"hurray-unpack: error: standard input: {expected}\n".encode())
+
+
+def test_a_file_of_something_else_is_one_line(tmp_path, capsys):
+    file = tmp_path / "f"
+    file.write_bytes(b"\x89PNG\r\n\x1a\n and so on")
+    assert unpack(file) == 1
+    assert one_error(capsys, "hurray-unpack") == f"{file}: not a Hurray file: it starts with 89 50 4e 47 0d 0a 1a 0a"
+
+
 def test_garbage_on_standard_input_is_refused_at_once():
     """At once: it is not read to an end that may never come."""
     with process("unpack", "-", stdin=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdin.write(b"garbage " * 16)
         running.stdin.flush()
         assert running.wait(timeout=60) == 1
-        assert running.stderr.read().startswith(b"hurray-unpack: error: standard input: the descriptor does not start")
+        assert running.stderr.read() == (
+            b"hurray-unpack: error: standard input: not a Hurray file: it starts with 67 61 72 62 61 67 65 20\n"
+        )
 
 
 def test_both_commands_are_installed_by_their_names():

@@ -13,6 +13,7 @@ from cli_cases import (
     LENS,
     PAGE,
     PAGES,
+    STALE,
     STALE_BYTES,
     cache,
     one_error,
@@ -99,6 +100,31 @@ def test_identity_and_metadata_are_recorded(tmp_path):
     metadata = hw.load_snapshot(path).metadata
     expected = {"model.id": "m", "model.revision": "r", "a": "b=c", "empty": "", "source.layout": "split-nhd"}
     assert {key: metadata[key] for key in expected} == expected
+
+
+def test_parts_of_a_cache_are_recorded_as_the_integers_they_are(tmp_path, capsys):
+    given = {"tp.rank": 1, "tp.size": 2, "pp.rank": 0, "pp.size": 3, "first_token": 64}
+    pairs = [word for key, value in given.items() for word in ("--meta", f"{key}={value}")]
+    path = packed(tmp_path, *pairs, "--meta", "tp.note=1")
+    with hw.load_snapshot(path) as snapshot:
+        found = {key: snapshot.metadata[key] for key in given}
+        assert found == given
+        assert {type(value) for value in found.values()} == {int}
+        assert snapshot.metadata["tp.note"] == "1"
+    assert unpack(path, "--expect", "tp.rank=1,first_token=64") == 0
+
+
+def test_int8_is_written_when_asked(tmp_path, capsys):
+    halves = np.linspace(-2, 2, PAGES * PAGE * HEADS * DIM).astype(np.float16).reshape(PAGES, PAGE, HEADS, DIM)
+    source = write_npz(tmp_path / "d.npz", {**cache(()), "layers.0.key": halves}, dtypes={})
+    assert pack(source, "-o", tmp_path / "o", "--quantize", "int8", "--quiet") == 0
+    with hw.load_snapshot(tmp_path / "o") as snapshot:
+        assert snapshot[0].key.descriptor.element_type == hw.int8
+        real = snapshot[0].key.ragged(dequantize=True)
+    expected = np.concatenate([tokens(halves, seq) for seq in (0, 1)]).astype(np.float32)
+    assert np.abs(real - expected).max() <= 2 / 254 * (1 + 2**-15)
+    integers = write_npz(tmp_path / "i.npz", {**cache(()), "layers.0.key": np.zeros_like(halves, np.int16)}, dtypes={})
+    assert "int16" in refused(capsys, integers, "-o", tmp_path / "p", "--quantize", "int8")
 
 
 def test_alignment_and_index_type_are_those_asked_for(tmp_path):
@@ -231,10 +257,38 @@ def test_a_layout_with_two_forms_that_fit_is_refused_until_the_form_is_said(tmp_
     both = np.stack([pool(0, "key"), pool(0, "value")], axis=1)
     source = write_npz(tmp_path / "d.npz", {"layers.0": both, **cache(())})
     arguments = (source, "-o", tmp_path / "o", "--layout", "vllm-blocks-first")
-    assert "fit the forms nhd and hnd" in refused(capsys, *arguments)
+    words = refused(capsys, *arguments)
+    assert "say --form nhd or --form hnd, or --page-size and --num-heads" in words
     for said in (["--form", "nhd"], ["--page-size", PAGE], ["--num-heads", HEADS]):
         assert pack(*arguments, *said) == 0
         check_content(tmp_path / "o", layers=(0,))
+
+
+@pytest.mark.parametrize(
+    ("renamed", "missing", "there"),
+    [
+        ("layers.0.key", "layers.0.key", "layers.1.key"),
+        ("layers.1.value", "layers.1.value", "layers.0.value"),
+        ("layers.2.key", "layers.2.key", "layers.0.key"),
+    ],
+)
+def test_a_layer_without_what_the_others_have_is_refused(renamed, missing, there, tmp_path, capsys):
+    arrays = cache()
+    arrays[f"{renamed}s"] = arrays.pop(renamed)
+    source = write_safetensors(tmp_path / "d", arrays)
+    words = refused(capsys, source, "-o", tmp_path / "o")
+    assert words.startswith(f"{source}: there is no {missing!r}, though there is {there!r}")
+    assert not (tmp_path / "o").exists()
+    others = [layer for layer in LAYERS if not renamed.startswith(f"layers.{layer}.")]
+    assert pack(source, "-o", tmp_path / "o", "--layers", ",".join(map(str, others))) == 0
+    check_content(tmp_path / "o", layers=others)
+
+
+def test_a_cache_of_keys_alone_is_packed(tmp_path):
+    arrays = {name: array for name, array in cache().items() if not name.endswith(".value")}
+    assert pack(write_safetensors(tmp_path / "d", arrays), "-o", tmp_path / "o") == 0
+    with hw.load_snapshot(tmp_path / "o") as snapshot:
+        assert [tensor.layout.kv_role for tensor in snapshot.tensors] == ["key"] * 3
 
 
 @pytest.mark.parametrize(
@@ -252,6 +306,45 @@ def test_a_page_size_that_the_dump_tells_is_checked(tmp_path, capsys):
     for told in ("4", "", "four", "-4", "4.0", "0", "4" * 5000):
         write_safetensors(tmp_path / "d", cache((0,)), metadata={"page_size": told})
         assert pack(source, "-o", tmp_path / "o", "--quiet") == 0
+
+
+@pytest.mark.parametrize("form", ["batch", "left-padded batch", "ragged"])
+def test_a_cache_without_pages_is_cut_into_pages(form, tmp_path, capsys):
+    arrays = {"seq_lens": np.array(LENS, np.int32)}
+    for layer in LAYERS:
+        for role in ("key", "value"):
+            sequences = [tokens(pool(layer, role), seq) for seq in (0, 1)]
+            if form == "ragged":
+                arrays[f"layers.{layer}.{role}"] = np.concatenate(sequences)
+                continue
+            padded = np.full((2, HEADS, max(LENS), DIM), STALE, np.uint16)
+            for seq, length in enumerate(LENS):
+                start = max(LENS) - length if form.startswith("left") else 0
+                padded[seq, :, start : start + length] = sequences[seq].transpose(1, 0, 2)
+            arrays[f"layers.{layer}.{role}"] = padded
+    source = write_safetensors(tmp_path / "d", arrays)
+    command = [source, "-o", tmp_path / "o", "--layout", "dense-thd"]
+    command += ["--left-padded"] if form.startswith("left") else []
+    assert pack(*command, "--page-size", PAGE) == 0
+    assert "3 layers (0-2), 2 sequences, 17 tokens\n5 pages a layer, " in capsys.readouterr().out
+    check_content(tmp_path / "o")
+    assert STALE_BYTES not in (tmp_path / "o").read_bytes()
+    assert pack(*command, "--layers", "2,0", "--seqs", "1") == 0
+    check_content(tmp_path / "o", layers=(0, 2), seqs=(1,))
+    with hw.load_snapshot(tmp_path / "o") as snapshot:
+        assert snapshot.metadata["source.layout"] == "dense-thd"
+        assert snapshot[0].key.layout.page_size == 16
+
+
+def test_a_cache_without_pages_needs_lengths_and_whole_layers(tmp_path, capsys):
+    padded = np.zeros((2, HEADS, max(LENS), DIM), np.uint16)
+    arrays = {"layers.0.key": padded, "layers.1.key": padded, "layers.1.value": padded}
+    source = write_safetensors(tmp_path / "d", arrays)
+    command = (source, "-o", tmp_path / "o", "--layout", "dense-thd")
+    assert "there is no array 'seq_lens'" in refused(capsys, *command)
+    source = write_safetensors(tmp_path / "d", {**arrays, "seq_lens": np.array(LENS, np.int32)})
+    assert "there is no 'layers.0.value', though there is 'layers.1.value'" in refused(capsys, *command)
+    assert "there is no sequence 2; there are 0-1" in refused(capsys, *command, "--seqs", "2")
 
 
 # Element types

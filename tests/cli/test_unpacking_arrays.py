@@ -425,7 +425,7 @@ def test_slack_pages_behind_a_length_stay_out_of_the_table(tmp_path):
     assert arrays["block_tables"].tolist() == [[0], [2]]
 
 
-def test_the_scales_of_a_quantized_tensor_are_missed_aloud(tmp_path, capsys):
+def test_a_quantized_tensor_is_not_written_without_its_scales(tmp_path, capsys):
     path = tmp_path / "f"
     pages, scales = np.arange(4, dtype=np.int8), np.array([1, 2, 3, 4], np.float32)
     layout = hw.BlockPagedLayout(2, 2, 0, 1, "key", 0)
@@ -434,11 +434,28 @@ def test_the_scales_of_a_quantized_tensor_are_missed_aloud(tmp_path, capsys):
     sizes = [buffer.nbytes for buffer in buffers]
     with hw.create(path) as writer:
         writer.add("k", hw.TensorDescriptor.build(hw.int8, (4, 1, 1), layout, sizes, quantization=scheme), buffers)
-    assert unpacked(path)["layers.0.key"].reshape(-1).tolist() == [0, 1, 2, 3]
-    assert "k is quantized; the arrays hold its stored numbers without their scales" in capsys.readouterr().err
+    for form in ("pages", "ragged", "padded"):
+        assert unpack(path, "-o", tmp_path / "o.npz", "--as", form) == 1
+        words = one_error(capsys, "hurray-unpack")
+        assert words.startswith("layers.0.key is quantized (")
+        assert words.endswith("; pass --dequantize")
+        assert not (tmp_path / "o.npz").exists()
     for form in ("pages", "ragged", "padded"):
         assert unpacked(path, "--dequantize", "--as", form)["layers.0.key"].reshape(-1).tolist() == [0, 2, 6, 12]
     assert capsys.readouterr().err == ""
+
+
+def test_a_quantized_dense_tensor_is_not_written_without_its_scale(tmp_path, capsys):
+    path = tmp_path / "f"
+    codes = np.array([0, 1, -2, 3], np.int8)
+    scheme = hw.PerTensorAffine(0.5, 0)
+    with hw.create(path) as writer:
+        writer.add(
+            "w", hw.TensorDescriptor.build(hw.int8, (4,), hw.RowMajorLayout(), [4], quantization=scheme), [codes]
+        )
+    assert unpack(path, "-o", tmp_path / "o.npz") == 1
+    assert one_error(capsys, "hurray-unpack").startswith("w is quantized (")
+    assert unpacked(path, "--dequantize")["w"].tolist() == [0, 0.5, -1, 1.5]
 
 
 def test_what_was_written_is_said_in_json(tmp_path, capsys):
