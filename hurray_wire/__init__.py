@@ -87,7 +87,7 @@ from .store.reader import Report
 from .store.stream import StreamDecoder, StreamReader, StreamWriter
 from .store.writer import Chunked, Writer, create
 from .tensors import Tensor
-from .transfer import receive_snapshot, send_snapshot
+from .transfer import receive_snapshot, receive_snapshots, send_snapshot
 from .wire import descriptors as _descriptors  # noqa: F401 -- gives TensorDescriptor its encode and decode
 
 bool = bool_
@@ -175,6 +175,7 @@ __all__ = [
     "load_snapshot",
     "open",
     "receive_snapshot",
+    "receive_snapshots",
     "save_snapshot",
     "send_snapshot",
     "uint16",

@@ -23,10 +23,10 @@ from .adapters import LayerPools, LayerSpec, PageSource, PoolAdapter, PoolSpec, 
 from .adapters.base import by_index, layer_name
 from .adapters.copying import check_destination
 from .arrays.memory import check_limit
+from .element_names import array_type
 from .errors import BufferSizeError, HurrayError, IncompatibleError, LimitError
-from .export_pages import PageMap, chosen_tables, place
+from .export_pages import PageMap, chosen_tables, place, several
 from .export_parts import ExportPool, Piece, Shard, Share, pools_of
-from .model.element_types import ElementType
 from .paged_tensor import PagedTensor
 
 T = TypeVar("T")
@@ -87,14 +87,14 @@ def export_merged(
     ``tp_rank`` and ``tp_size`` all heads are merged; with them, those of one rank of another number of ranks are
     exported, for which it is enough to give the snapshots that hold them. ``num_heads`` of the model need only be
     told where ranks hold copies of heads. All other arguments, and the errors, are those of ``Snapshot.export``;
-    snapshots that do not go together raise IncompatibleError.
+    snapshots that do not go together, or lack heads that are wanted, raise IncompatibleError.
     """
+    layers, chosen = several(layers, "layers"), several(seqs, "seqs")
     pools = pools_of(snapshots, layers, Share(num_heads, tp_rank, tp_size), dequantize=dequantize)
-    chosen = None if seqs is None else list(seqs)
     _check_one_batch(pools)
     if out is None and (page_ids is not None or dtype is not None):
         raise TypeError("page_ids= and dtype= are about arrays that are given with out=")
-    numpy_type = dtype.dtype if isinstance(dtype, ElementType) else dtype
+    numpy_type = array_type(dtype)
     if layout == adapters.dense.name:
         if page_size is not None or page_ids is not None:
             raise TypeError(f"{layout} has no pages, so page_size= and page_ids= mean nothing")
@@ -115,12 +115,13 @@ def count_pages(
     seqs: Iterable[SupportsIndex] | None = None,
 ) -> int:
     """How many pages an export with these arguments has; see ``Snapshot.count_pages``."""
+    layers, seqs = several(layers, "layers"), several(seqs, "seqs")
     indices = snapshot.layers if layers is None else layers
     tensors = [tensor for index in indices for tensor in snapshot[index].tensors.values()]
     if not tensors:
         raise IncompatibleError("there is no layer to export", rule="adapter.layers")
     size = tensors[0].layout.page_size if page_size is None else page_size
-    return PageMap.of(tensors, None if seqs is None else list(seqs), size).num_pages
+    return PageMap.of(tensors, seqs, size).num_pages
 
 
 def _export_pages(
@@ -145,7 +146,8 @@ def _export_pages(
     views = _views(adapter, arrays, specs, page_size=pages.page_size, form=form, dtype=dtype)
     if page_ids is None:
         _check_every_page(pages, views)
-    placement = place(pages, range(pages.num_pages) if page_ids is None else page_ids)
+    there = min(len(view) for view in views.values())
+    placement = place(pages, range(pages.num_pages) if page_ids is None else page_ids, there)
     copies = []
     for pool in pools:
         view = views[pool.index, pool.role]

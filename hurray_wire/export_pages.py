@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,9 @@ from .errors import IncompatibleError
 from .gather import choose
 from .paged_tensor import PagedTensor
 
-__all__ = ["PageMap", "Placement", "chosen_tables", "place"]
+__all__ = ["PageMap", "Placement", "chosen_tables", "place", "several"]
 
+T = TypeVar("T")
 Ints = NDArray[np.int64]
 
 
@@ -97,6 +98,15 @@ class PageMap:
         return run
 
 
+def several(chosen: Iterable[T] | None, what: str) -> list[T] | None:
+    """What a caller chose, as a list; None if that is all there are."""
+    if chosen is None:
+        return None
+    if not isinstance(chosen, Iterable):
+        raise TypeError(f"{what} is {chosen!r}, not several of them; for one alone it is {what}=[{chosen!r}]")
+    return list(chosen)
+
+
 def chosen_tables(tensor: PagedTensor, seqs: Sequence[SupportsIndex] | None) -> Tables:
     """The pages of the chosen sequences of a tensor, cut to their lengths."""
     starts, lens = choose(tensor.seq_ptr, tensor.seq_lens, seqs)
@@ -108,15 +118,15 @@ def chosen_tables(tensor: PagedTensor, seqs: Sequence[SupportsIndex] | None) -> 
     return Tables(tensor.block_table[entries].astype(np.int64), ptr, lengths)
 
 
-def place(pages: PageMap, page_ids: Any) -> Placement:
+def place(pages: PageMap, page_ids: Any, num_pages: int) -> Placement:
     """Where the caller wants the pages: an id for each of them, or a table of ids with a row for each sequence.
 
-    In a table a shared page may go to one place or to several. Raises InvalidDescriptorError for ids below 0,
-    IncompatibleError for ids that are not as many as pages, or name one place for two of them.
+    In a table a shared page may go to one place or to several. Raises InvalidDescriptorError for ids that are not in
+    a pool of ``num_pages``, IncompatibleError for ids that are not as many as pages, or name one place for two of them.
     """
     wanted = pages.tables.block_table
     if not _is_table(page_ids):
-        ids = as_ids(page_ids, "page_ids", None)
+        ids = as_ids(page_ids, "page_ids", num_pages)
         if len(ids) != pages.num_pages:
             raise IncompatibleError(
                 f"page_ids has {len(ids)} entries for {pages.num_pages} pages of {pages.page_size} tokens",
@@ -124,17 +134,25 @@ def place(pages: PageMap, page_ids: Any) -> Placement:
                 declared=pages.num_pages,
                 found=len(ids),
             )
+        ordered = np.sort(ids)
+        _check_once(ordered[1:][ordered[1:] == ordered[:-1]])
         return Placement(np.arange(len(ids)), ids, ids[wanted])
-    table = normalise(block_tables=page_ids, seq_lens=pages.tables.seq_lens, page_size=pages.page_size).block_table
+    table = normalise(
+        block_tables=page_ids, seq_lens=pages.tables.seq_lens, page_size=pages.page_size, num_pages=num_pages
+    ).block_table
     pairs = np.unique(np.stack([table, wanted], axis=1), axis=0)
-    twice = pairs[1:, 0][pairs[1:, 0] == pairs[:-1, 0]]
+    _check_once(pairs[1:, 0][pairs[1:, 0] == pairs[:-1, 0]])
+    return Placement(pairs[:, 1], pairs[:, 0], table)
+
+
+def _check_once(twice: Ints) -> None:
+    """``twice`` are the places that are named for more than one page."""
     if len(twice):
         raise IncompatibleError(
             f"page_ids names page {int(twice[0])} for two different pages",
             rule="adapter.destination",
             found=int(twice[0]),
         )
-    return Placement(pairs[:, 1], pairs[:, 0], table)
 
 
 def _unified(plans: list[Repaging]) -> tuple[Tables, Ints, list[Repaging]]:

@@ -19,7 +19,7 @@ from .errors import IncompatibleError, UnsupportedError
 from .model.shape import is_dynamic
 from .paged_tensor import PagedTensor
 
-__all__ = ["ExportPool", "Piece", "Share", "Shard", "pools_of"]
+__all__ = ["Alone", "ExportPool", "Piece", "Share", "Shard", "pools_of"]
 
 
 class _LayerTensors(Protocol):
@@ -35,6 +35,24 @@ class Shard(Protocol):
     @property
     def layers(self) -> Sequence[int | None]: ...
     def __getitem__(self, layer: int | None) -> _LayerTensors: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alone:
+    """One snapshot for itself, whatever rank it is of: all heads that are wanted are its own."""
+
+    snapshot: Shard
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def layers(self) -> Sequence[int | None]:
+        return self.snapshot.layers
+
+    def __getitem__(self, layer: int | None) -> _LayerTensors:
+        return self.snapshot[layer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +127,7 @@ def pools_of(
     """
     if not snapshots:
         raise IncompatibleError("there is no snapshot to export", rule="export.ranks")
-    whole = len(snapshots) == 1 and share.size is None
+    whole = len(snapshots) == 1 and share.size is None and _place(snapshots[0]) == (None, None)
     ranks = [(0, 1)] if whole else _ranks(snapshots)
     indices = list(snapshots[0].layers if layers is None else dict.fromkeys(layers))
     if not indices:
@@ -182,15 +200,21 @@ def _moves(role: str, heads: int, ranks: Sequence[tuple[int, int]], share: Share
     wanted = range(num_heads)
     if share.rank is not None and share.size is not None:
         wanted = head_ranges(num_heads, share.size)[share.rank]
+    elif not set(wanted) <= {head for there in held for head in there}:
+        missing = sorted(set(range(size)) - {rank for rank, _ in ranks})
+        raise IncompatibleError(
+            f"ranks {', '.join(map(str, missing))} of {size} are missing; tp_rank= and tp_size= export a part that the "
+            "others hold",
+            rule="export.ranks",
+            declared=size,
+            found=len(ranks),
+        )
     return head_moves(held, [wanted]), len(wanted)
 
 
 def _ranks(snapshots: Sequence[Shard]) -> list[tuple[int, int]]:
     """(rank, size) of each snapshot in its tensor-parallel group."""
-    told: list[tuple[Any, Any]] = []
-    for snapshot in snapshots:
-        metadata = snapshot.metadata
-        told.append((metadata.get("tp.rank"), metadata.get("tp.size")))
+    told = [_place(snapshot) for snapshot in snapshots]
     if all(place == (None, None) for place in told):
         return [(rank, len(told)) for rank in range(len(told))]
     for rank, size in told:
@@ -203,6 +227,11 @@ def _ranks(snapshots: Sequence[Shard]) -> list[tuple[int, int]]:
     if len(set(told)) < len(told):
         raise IncompatibleError(f"two snapshots are the same rank: {told}", rule="export.ranks", found=told)
     return told
+
+
+def _place(snapshot: Shard) -> tuple[Any, Any]:
+    metadata = snapshot.metadata
+    return metadata.get("tp.rank"), metadata.get("tp.size")
 
 
 def _check_meaning(tensor: PagedTensor, dequantize: bool) -> None:

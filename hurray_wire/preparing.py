@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import adapters
-from ._version import __version__
 from .adapters.tables import Tables, normalise
-from .errors import BufferSizeError, IncompatibleError, InvalidFileError
+from .companions import companion_scales
+from .element_names import array_type
+from .errors import IncompatibleError, InvalidDescriptorError
+from .identity import identity_metadata
 from .model import element_types as et
 from .model.block_paged import BlockPagedLayout
 from .model.descriptor import TensorDescriptor
@@ -28,22 +30,10 @@ from .selection import PagePlan, PoolChunks, PoolInput, deduplicated, plan_pages
 from .store.reader import SCALE_SUFFIX, SEQ_LENS
 from .token_pages import TokenPages
 
-__all__ = ["SNAPSHOT_KEY", "SNAPSHOT_VERSION", "Prepared", "prepare", "tensor_name"]
+__all__ = ["Prepared", "prepare", "tensor_name"]
 
-SNAPSHOT_KEY = "hurray_wire.snapshot"
-SNAPSHOT_VERSION = 1
 CUT_PAGE_SIZE = 16  # what engines mostly have; of a cache without pages any will do
 QUANTIZED_TYPES = (et.float16, et.bfloat16, et.float32, et.float64)
-IDENTITY_KEYS = {
-    "model_id": "model.id",
-    "model_revision": "model.revision",
-    "engine": "engine",
-    "tp_rank": "tp.rank",
-    "tp_size": "tp.size",
-    "pp_rank": "pp.rank",
-    "pp_size": "pp.size",
-    "first_token": "first_token",
-}
 
 _U32_MAX = (1 << 32) - 1
 
@@ -96,13 +86,12 @@ def prepare(
     **identity: Any,
 ) -> Prepared:
     """Check a batch and plan how it is written; arguments and errors are those of :func:`save_snapshot`."""
-    plan_metadata = _metadata(metadata, layout, identity)
     taken: dict[str, Any] = {
         "num_heads": num_heads,
         "head_dim": head_dim,
         "value_head_dim": value_head_dim,
         "layer_indices": layer_indices,
-        "dtype": dtype.dtype if isinstance(dtype, et.ElementType) else dtype,
+        "dtype": array_type(dtype),
     }
     tables_given = {
         "block_tables": block_tables,
@@ -111,8 +100,13 @@ def prepare(
         "last_page_len": last_page_len,
         "token_slots": token_slots,
     }
+    has_tables = any(table is not None for table in tables_given.values())
+    if layout == "auto":
+        sizes = {name: size for name, size in taken.items() if name != "layer_indices"}
+        layout = adapters.resolve_name(layers, page_size=page_size, dense_too=not has_tables, **sizes)
+    plan_metadata = identity_metadata(metadata, layout, identity)
     if layout == adapters.dense.name:
-        if layout_form is not None or any(table is not None for table in tables_given.values()):
+        if layout_form is not None or has_tables:
             raise TypeError(f"a {layout} cache has no block tables, and its arrays tell their form")
         pools, tables = _cut(layers, page_size, seq_lens=seq_lens, left_padded=left_padded, **taken)
     elif left_padded:
@@ -130,7 +124,9 @@ def prepare(
         plan = deduplicated(plan, [pool for _, _, pool in pools])
     index = _index_type(index_type, plan)
     planned = [_plan_tensor(pool, layer, role, plan, tables, index, quantize) for layer, role, pool in pools]
-    companions = _companions(scales, planned)
+    places = {(layer, role): tensor_name(layer, role) for layer, role, _ in pools}
+    heads = {tensor_name(layer, role): pool.shape[2] for layer, role, pool in pools}
+    companions = companion_scales(scales, places, heads)
     tensors = [_plan_array(SEQ_LENS, _lengths_array(tables.seq_lens))]
     for tensor in planned:
         tensors.append(tensor)
@@ -216,6 +212,14 @@ def _check_quantize(quantize: str, scales: Any, pools: Sequence[_Pool]) -> None:
 
 def _index_type(index_type: str, plan: PagePlan) -> str:
     if index_type != "auto":
+        if index_type not in BlockPagedLayout.INDEX_TYPES:
+            known = ("auto", *BlockPagedLayout.INDEX_TYPES)
+            raise InvalidDescriptorError(
+                f"index_type is {index_type!r}; there are {', '.join(map(repr, known))}",
+                rule="block-paged.index-type",
+                declared=known,
+                found=index_type,
+            )
         return index_type
     return "uint32" if max(plan.num_pages - 1, len(plan.block_table)) <= _U32_MAX else "uint64"
 
@@ -228,68 +232,3 @@ def _lengths_array(seq_lens: NDArray[np.int64]) -> NDArray[Any]:
 def _plan_array(name: str, array: NDArray[Any]) -> tuple[str, TensorDescriptor, list[Any]]:
     element_type = et.from_dtype(array.dtype)
     return name, TensorDescriptor.build(element_type, array.shape, RowMajorLayout(), (array.nbytes,)), [array]
-
-
-def _metadata(given: Mapping[str, Any] | None, layout: str, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """What goes into the metadata: our own keys, the identity that was given, and the caller's own."""
-    given = dict(given or {})
-    for key in given:
-        if str(key).startswith("hurray_wire."):
-            raise InvalidFileError(f"metadata key {key!r} is reserved", rule="snapshot.reserved-key", found=key)
-    unknown = sorted(set(identity) - set(IDENTITY_KEYS))
-    if unknown:
-        raise TypeError(f"unexpected argument {unknown[0]!r}")
-    ours = {SNAPSHOT_KEY: SNAPSHOT_VERSION, "producer": f"hurray_wire {__version__}"}
-    named = {IDENTITY_KEYS[name]: value for name, value in identity.items() if value is not None}
-    return {**ours, **named, "source.layout": layout, **given}
-
-
-def _companions(scales: Any, planned: Sequence[tuple[str, TensorDescriptor, Any]]) -> dict[str, NDArray[np.float32]]:
-    """Companion scales by tensor name, checked: float32, [] or [num_heads]."""
-    if scales is None:
-        return {}
-    by_place = {
-        (descriptor.layout.layer_index, descriptor.layout.kv_role): name
-        for name, descriptor, _ in planned
-        if isinstance(descriptor.layout, BlockPagedLayout)
-    }
-    heads = {name: descriptor.shape[1] for name, descriptor, _ in planned}
-    companions: dict[str, NDArray[np.float32]] = {}
-    entries = scales.items() if isinstance(scales, Mapping) else _by_layer(scales, by_place)
-    for key, value in entries:
-        named = (
-            [(key, value)]
-            if isinstance(key, str)
-            else [(by_place.get((key, role), tensor_name(key, role)), scale) for role, scale in _by_role(value)]
-        )
-        for name, scale in named:
-            if name not in heads:
-                raise IncompatibleError(f"a scale is given for {name!r}, which is not written", rule="snapshot.scale")
-            array = np.asarray(scale, dtype="<f4")
-            if array.shape not in ((), (heads[name],)):
-                raise BufferSizeError(
-                    f"the scale of {name!r} has shape {list(array.shape)}, not [] or [{heads[name]}]",
-                    rule="snapshot.scale",
-                    declared=heads[name],
-                    found=array.shape,
-                )
-            companions[name] = array
-    return companions
-
-
-def _by_layer(scales: Sequence[Any], by_place: Mapping[tuple[int | None, str], str]) -> list[tuple[Any, Any]]:
-    layers = list(dict.fromkeys(layer for layer, _ in by_place))
-    if len(scales) != len(layers):
-        raise IncompatibleError(
-            f"{len(scales)} scales for {len(layers)} layers",
-            rule="snapshot.scale",
-            declared=len(layers),
-            found=len(scales),
-        )
-    return list(zip(layers, scales, strict=True))
-
-
-def _by_role(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        return list(value.items())
-    return [(role, scale) for role, scale in zip(("key", "value"), value, strict=True) if scale is not None]

@@ -10,9 +10,11 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from .errors import InvalidFileError
 from .model.descriptor import TensorDescriptor
 from .preparing import prepare
 from .store.writer import create
+from .wire.container import MAX_ALIGNMENT, MIN_ALIGNMENT
 
 __all__ = ["save_snapshot"]
 
@@ -64,7 +66,8 @@ def save_snapshot(
     the split layouts a sequence, or a mapping from layer index, of (K, V) pairs, each [num_pages, page_size,
     num_heads, head_dim]. Arrays may be NumPy's or anything with ``__dlpack__`` or ``__array__``, of any strides and
     byte order; they are borrowed and written by value. ``page_size``, ``num_heads``, ``head_dim`` are checked where
-    given; ``dtype`` says what raw bits are (an element type or NumPy dtype).
+    given; ``dtype`` says what raw bits are (an element type, its name, or a NumPy dtype). The layout "auto" is the one
+    that these arrays can have, given the sizes that are declared; several are an error that lists them.
 
     The pages of each sequence come as ``block_tables`` [num_seqs, max_blocks] padded with anything, or as
     ``block_table`` with ``seq_ptr`` (and ``last_page_len`` instead of lengths), or as ``token_slots``; ``seq_lens``
@@ -75,12 +78,13 @@ def save_snapshot(
     ``compact`` writes only referenced pages, renumbered; ``scrub`` zeroes slots that no sequence uses; with both
     False the pool is written as it lies. ``deduplicate`` writes pages that are equal in all layers once.
     ``index_type`` is "uint32", "uint64" or "auto". ``scales`` gives float32 scales of a float8 cache, [] or
-    [num_heads]: a mapping from tensor name, or per layer a (key, value) pair. ``quantize="int8"`` writes a floating
-    cache as int8 with a float32 scale for each slot of a page, which must have a power of two of them: a value x of a
-    slot whose greatest magnitude is m comes back (``dequantize=True``) as x' with |x - x'| <= (m / 254) * (1 + 2**-15),
-    or 2**-127 if that is more. NaN and infinity are refused. ``zstd`` (a level, or True) compresses,
-    ``planes`` does it better, see ``hw.create``. ``progress`` is called with the bytes taken and the bytes in all after
-    each tensor. The rest is identity, kept in the metadata beside ``metadata`` itself.
+    [num_heads], finite and above 0: a mapping from tensor name, or per layer a (key, value) pair.
+    ``quantize="int8"`` writes a floating cache as int8 with a float32 scale for each slot of a page, which must
+    have a power of two of them: a value x of a slot whose greatest magnitude is m comes back (``dequantize=True``)
+    as x' with |x - x'| <= (m / 254) * (1 + 2**-15), or 2**-127 if that is more. NaN and infinity are refused.
+    ``zstd`` (a level, or True) compresses, ``planes`` does it better, see ``hw.create``. ``progress`` is called
+    with the bytes taken and the bytes in all after each tensor. The rest is identity, kept in the metadata beside
+    ``metadata`` itself; each is said once, and a rank with the number of ranks.
 
     Raises BufferSizeError, IncompatibleError, InvalidDescriptorError or UnsupportedError before anything is written;
     the file appears whole or not at all. Specification: spec/snapshot.md.
@@ -118,6 +122,13 @@ def save_snapshot(
         pp_size=pp_size,
         first_token=first_token,
     )
+    if not MIN_ALIGNMENT <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        raise InvalidFileError(
+            f"alignment is {alignment}, not a power of two in {MIN_ALIGNMENT}..{MAX_ALIGNMENT}",
+            rule="container.alignment",
+            declared=(MIN_ALIGNMENT, MAX_ALIGNMENT),
+            found=alignment,
+        )
     with create(
         target,
         zstd=zstd,

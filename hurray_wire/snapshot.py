@@ -18,9 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from .errors import IncompatibleError, InvalidFileError
 from .export import Exported, count_pages, export_merged
+from .export_parts import Alone
+from .identity import SNAPSHOT_KEY, SNAPSHOT_VERSION
 from .limits import Limits
 from .paged_tensor import PagedTensor
-from .preparing import SNAPSHOT_KEY, SNAPSHOT_VERSION, tensor_name
+from .preparing import tensor_name
 from .store import reader
 from .store.reader import File, Report
 from .tensors import Tensor
@@ -202,7 +204,7 @@ class Snapshot:
         while pages are written.
         """
         return export_merged(
-            [self],
+            [Alone(self) if tp_size is None else self],
             layout=layout,
             form=form,
             page_size=page_size,
@@ -245,7 +247,7 @@ class Snapshot:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<hurray_wire.Snapshot of {len(self)} layers>"
+        return f"<hurray_wire.Snapshot of {len(self)} layer{'' if len(self) == 1 else 's'}>"
 
 
 class SnapshotFile(File):
@@ -282,11 +284,20 @@ open_file.__doc__ = reader.open_as.__doc__
 def load_snapshot(target: Any, **options: Any) -> Snapshot:
     """The snapshot in a file, as a context manager; ``options`` are those of ``hw.open``. Nothing of the pools is read.
 
-    Raises what ``hw.open`` raises, and InvalidFileError where two tensors claim one layer and role.
+    Raises what ``hw.open`` raises, InvalidFileError where two tensors claim one layer and role, and IncompatibleError
+    for a file of other tensors alone, which ``hw.open`` reads. (A snapshot of no layer says in its metadata that it is
+    one.)
     """
     file = open_file(target, **options)
     try:
-        return file.snapshot()
+        snapshot = file.snapshot()
+        if not snapshot.layers and SNAPSHOT_KEY not in snapshot.metadata:
+            raise IncompatibleError(
+                f"the file is no snapshot: of its tensors ({len(file)}), none is block-paged; hw.open reads it",
+                rule="snapshot.no-tensor",
+                found=len(file),
+            )
+        return snapshot
     except BaseException:
         file.close()
         raise

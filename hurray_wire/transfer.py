@@ -9,13 +9,14 @@ by what their descriptors say.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import StreamError
+from .errors import StreamError, UnsupportedError
 from .limits import Limits
 from .model import element_types as et
 from .model.descriptor import TensorDescriptor
@@ -27,10 +28,12 @@ from .store.reader import SCALE_SUFFIX, SEQ_LENS, Report, checked_lengths, given
 from .store.stream import StreamReader, StreamWriter
 from .tensors import Tensor
 from .wire.metadata import Metadata, decode_metadata, encode_metadata
+from .wire.structs import FILE_MAGIC
 
-__all__ = ["ReceivedTensors", "receive_snapshot", "send_snapshot"]
+__all__ = ["ReceivedTensors", "receive_snapshot", "receive_snapshots", "send_snapshot"]
 
 NAMES_KEY = "hurray_wire.names"
+_FILE_VERSION = FILE_MAGIC[4]  # where a descriptor has its version, a file goes on with its magic
 
 
 def send_snapshot(writable: Any, layers: Any, *, cross_machine: bool = True, **batch: Any) -> None:
@@ -39,6 +42,7 @@ def send_snapshot(writable: Any, layers: Any, *, cross_machine: bool = True, **b
     ``layers`` and ``batch`` are those of ``save_snapshot`` (its arguments that concern the file excepted), and so are
     the errors, all raised before the first byte. Pools go out of the caller's arrays page by page.
     """
+    _check_stream(writable, "send_snapshot", "save_snapshot writes a file")
     prepared = prepare(layers, **batch)
     names = [name for name, _, _ in prepared.tensors]
     section = encode_metadata({**prepared.metadata, NAMES_KEY: names})
@@ -128,11 +132,39 @@ def receive_snapshot(
     to the end of the stream. ``seq_lens`` gives lengths that the stream does not carry. Raises StreamError for a
     stream that ends early or holds something else, and the other errors of ours.
     """
-    limits = limits or Limits()
-    reader = StreamReader(readable, limits=limits, cross_machine=cross_machine)
-    first = next(reader, None)
-    if first is None:
+    snapshot = _receive(readable, limits or Limits(), cross_machine, seq_lens)
+    if snapshot is None:
         raise StreamError("the stream is empty", rule="stream.empty")
+    return snapshot
+
+
+def receive_snapshots(readable: Any, *, limits: Limits | None = None, cross_machine: bool = True) -> Iterator[Snapshot]:
+    """The snapshots that follow one another on a stream, each as :func:`receive_snapshot` reads it, to its clean end.
+
+    No more is read than the snapshot at hand needs. Raises as :func:`receive_snapshot`, but takes an empty stream for
+    no snapshot.
+    """
+    while (snapshot := _receive(readable, limits or Limits(), cross_machine, None)) is not None:
+        yield snapshot
+
+
+def _receive(readable: Any, limits: Limits, cross_machine: bool, seq_lens: ArrayLike | None) -> Snapshot | None:
+    """The next snapshot; None at the end of the stream."""
+    _check_stream(readable, "receive_snapshot", "load_snapshot reads a file")
+    reader = StreamReader(readable, limits=limits, cross_machine=cross_machine)
+    try:
+        first = next(reader, None)
+    except UnsupportedError as error:
+        if error.rule == "descriptor.version-major" and error.found == _FILE_VERSION:
+            raise UnsupportedError(
+                "these are the bytes of a file, not of a stream; load_snapshot reads them",
+                rule="descriptor.version-major",
+                declared=error.declared,
+                found=error.found,
+            ) from error
+        raise
+    if first is None:
+        return None
     metadata: Metadata = {}
     if isinstance(layout := first.descriptor.layout, CompositeLayout):
         if layout.composition_rule != "group":
@@ -147,6 +179,11 @@ def receive_snapshot(
         members = [first, *reader]
     names = metadata.pop(NAMES_KEY, None)
     return Snapshot(ReceivedTensors(_named(members, names), metadata, limits=limits, seq_lens=seq_lens))
+
+
+def _check_stream(given: Any, function: str, instead: str) -> None:
+    if isinstance(given, str | bytes | bytearray | memoryview | os.PathLike):
+        raise TypeError(f"{function} takes a binary file, pipe or socket, not a {type(given).__name__}; {instead}")
 
 
 def _member(reader: StreamReader) -> Tensor:

@@ -70,6 +70,14 @@ def test_a_rank_exports_its_own_heads_unless_it_is_asked_for_others() -> None:
     check_heads(hw.load_snapshot(rank_file(1, 2)).export(), slice(2, 4))
 
 
+def test_a_merge_needs_no_rank_whose_heads_others_hold() -> None:
+    rows = numbered(7, PAGE, 9)
+    latent = hw.load_snapshot(saved([rows], layout="mla", tp_rank=1, tp_size=2))
+    exported = hw.export_merged([latent], layout="mla")
+    assert tokens(exported.arrays[0], 1, tables=exported.block_tables) == tokens(rows, 1)
+    check_heads(hw.export_merged([hw.load_snapshot(rank_file(0, 4))], tp_rank=0, tp_size=4), slice(0, 1))
+
+
 def test_four_ranks_become_two() -> None:
     shards = [hw.load_snapshot(rank_file(rank, 4)) for rank in range(4)]
     check_heads(hw.export_merged(shards, tp_rank=1, tp_size=2), slice(2, 4))
@@ -183,7 +191,8 @@ def test_real_numbers_of_float8_caches_are_exported_with_their_scales_applied() 
         ([(0, 2), (1, 4)], {}, "not ranks of one group"),
         ([(0, 2), (1, 2, {"told": False})], {}, "not ranks of one group"),
         ([(0, 2)], {"tp_rank": 0, "tp_size": 1}, "head 2 is held by none"),
-        ([(0, 4), (1, 4)], {}, "head 2 is held by none"),
+        ([(0, 4)], {}, "ranks 1, 2, 3 of 4 are missing"),
+        ([(0, 4), (1, 4)], {}, "ranks 2, 3 of 4 are missing"),
         ([(0, 2), (1, 2, {"layers": WHOLE[:1]})], {}, "different layers"),
         ([(0, 2), (1, 2, {"layer_indices": [0, 7]})], {}, "different layers"),
         ([(0, 2), (1, 2, {"layers": [(pair[0], None) for pair in WHOLE]})], {}, "different roles in layer 0"),

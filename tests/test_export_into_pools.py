@@ -250,6 +250,34 @@ def test_what_is_refused_is_refused_before_a_byte_is_written(case) -> None:
     assert [all_bytes(array) for entry in arguments["out"] for array in entry if hasattr(array, "tobytes")] == before
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"page_ids": [9, 2, 10, 0, 11]}, "page_ids names page 11 of a pool of 11 at position 4"),
+        ({"page_ids": [9, 2, 10, 0, 9]}, "page_ids names page 9 for two different pages"),
+        ({"page_ids": [[9, 2], [9, 10, 99], [], [5]]}, "sequence 1 names page 99 of a pool of 11 at position 2"),
+        (
+            {"out": last(lambda a: np.zeros((a.shape[0], 32, *a.shape[2:]), a.dtype))},
+            f"has 32 on axis 1, page_size, where the export has {PAGE}; page_size=32 exports such pages",
+        ),
+        ({"out": last(lambda a: a[:, :, :1])}, f"has 1 on axis 2, num_heads, where the export has {HEADS}"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_the_words_of_the_call(options, said) -> None:
+    with pytest.raises(hw.HurrayError) as refusal:
+        hw.load_snapshot(saved()).export(**(good() | options))
+    assert said in refusal.value.message
+
+
+def test_one_layer_or_sequence_alone_is_written_as_a_list() -> None:
+    snapshot = hw.load_snapshot(saved())
+    for export in (snapshot.export, snapshot.count_pages, lambda **options: hw.export_merged([snapshot], **options)):
+        with pytest.raises(TypeError, match=r"layers is 0, not several of them; for one alone it is layers=\[0\]"):
+            export(layers=0)
+        with pytest.raises(TypeError, match=r"it is seqs=\[1\]"):
+            export(seqs=1)
+
+
 def test_an_array_that_is_given_for_two_layers_is_refused() -> None:
     one = usable(stale(engine_cache()))[0]
     with pytest.raises(hw.IncompatibleError, match="the same memory in two places"):

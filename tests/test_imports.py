@@ -21,8 +21,8 @@ STAGES: tuple[tuple[str, ...], ...] = (
     ("wire",),
     ("store",),
     (
-        "selection", "quantizing", "token_pages", "preparing", "saving", "snapshot", "transfer", "export_pages",
-        "export_parts", "export", "diff", "annotate",
+        "selection", "quantizing", "token_pages", "identity", "companions", "element_names", "preparing", "saving",
+        "snapshot", "transfer", "export_pages", "export_parts", "export", "diff", "annotate",
     ),
     ("jax", "torch"),
     ("cli", "__init__"),

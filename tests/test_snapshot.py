@@ -164,6 +164,158 @@ def test_what_is_wrong_is_refused_before_a_file_appears(tmp_path, options, error
     assert [entry.name for entry in tmp_path.iterdir()] == ["cache.hrry"]
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tp_rank": 4, "tp_size": 4}, "tp.rank 4 is not one of 4 ranks"),
+        ({"pp_rank": 2, "pp_size": 1}, "pp.rank 2 is not one of 1 ranks"),
+        ({"tp_rank": 0}, "tp.rank is given without tp.size"),
+        ({"pp_size": 2}, "pp.size is given without pp.rank"),
+        ({"tp_rank": -1, "tp_size": 2}, "tp.rank is -1, not a whole number"),
+        ({"tp_rank": 0.0, "tp_size": 2}, "tp.rank is 0.0, not a whole number"),
+        ({"tp_rank": False, "tp_size": 2}, "tp.rank is False, not a whole number"),
+        ({"first_token": 2**63}, "first_token is 9223372036854775808, not a whole number"),
+        ({"model_id": 7}, "model.id is 7, not a string"),
+        ({"engine": b"e"}, "engine is b'e', not a string"),
+        ({"model_id": "b", "metadata": {"model.id": "a"}}, "'model.id' is in metadata and given as model_id= too"),
+        ({"metadata": {"tp.rank": 3, "tp.size": 2}}, "tp.rank 3 is not one of 2 ranks"),
+        ({"metadata": {"tp.rank": "0", "tp.size": 2}}, "tp.rank is '0', not a whole number"),
+    ],
+)
+def test_an_identity_that_cannot_be_or_is_said_twice_is_refused(options, said):
+    with pytest.raises(hw.IncompatibleError) as refused:
+        saved(**options)
+    assert refused.value.rule == "snapshot.identity"
+    assert said in refused.value.message
+
+
+def test_numbers_of_an_identity_may_be_those_of_numpy():
+    with hw.load_snapshot(saved(tp_rank=np.int64(1), tp_size=np.uint8(2), metadata={"model.id": "m"})) as snapshot:
+        assert {"tp.rank": 1, "tp.size": 2, "model.id": "m"}.items() <= snapshot.metadata.items()
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf, 0, -0.5, 1e300, 1e-60, [1.0, np.nan], [0.0, 1.0]])
+def test_a_scale_that_no_number_survives_is_refused(scale):
+    with pytest.raises(hw.IncompatibleError, match=r"'layers.0.key' is .*, not a finite float32 above 0") as refused:
+        saved(scales={"layers.0.key": scale})
+    assert refused.value.rule == "snapshot.scale"
+
+
+@pytest.mark.parametrize(
+    ("scales", "said"),
+    [
+        (0.5, "not 0.5"),
+        ("all", "not 'all'"),
+        ([0.5, 0.25], "not 0.5"),
+        (np.float32(0.5), "not np.float32(0.5)"),
+        ([(1.0,), (1.0,)], "1 scales are no such pair"),
+        ({0: 0.5}, "not 0.5"),
+        ({"layers.0.key": "half"}, "is not a number"),
+        ({"layers.0.key": 1j}, "is not a number"),
+        ([(1.0, 1.0)], "1 scales for 2 layers"),
+        ({9: (1.0, 1.0)}, "'key of layer 9', which is not written"),
+    ],
+)
+def test_what_scales_may_be_is_told_to_whoever_gives_something_else(scales, said):
+    with pytest.raises(hw.IncompatibleError) as refused:
+        saved(scales=scales)
+    assert refused.value.rule == "snapshot.scale"
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize("form", [list, np.array], ids=["lists", "array"])
+def test_scales_by_layer_are_pairs(form):
+    with hw.open(saved(scales=form([[0.5, 2.0], [4.0, 8.0]]))) as file:
+        found = [float(file[f"layers.{layer}.{role}.scale"].numpy()) for layer in (0, 1) for role in ("key", "value")]
+    assert found == [0.5, 2.0, 4.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "element_type"),
+    [("float8_e4m3", hw.float8_e4m3), ("float8_e5m2", hw.float8_e5m2), ("u1", hw.uint8), ("int8", hw.int8)],
+)
+def test_raw_bits_are_named_in_words(dtype, element_type):
+    raw = np.arange(PAGES * PAGE * HEADS * DIM, dtype=np.uint8).reshape(PAGES, PAGE, HEADS, DIM)
+    with hw.load_snapshot(saved([(raw, raw)], dtype=dtype)) as snapshot:
+        assert snapshot[0].key.descriptor.element_type == element_type
+        assert snapshot[0].key.page_pool.view(np.uint8)[0].tolist() == raw[5].tolist()
+
+
+@pytest.mark.parametrize("dtype", ["fp8", object(), hw.ElementType("private_f0", 0xF0, 8, None)], ids=repr)
+def test_a_name_of_no_type_is_refused(dtype):
+    with pytest.raises(hw.UnsupportedError) as refused:
+        saved(dtype=dtype)
+    assert refused.value.rule == "element-type.dtype"
+    if dtype == "fp8":
+        assert "'fp8'; it is a NumPy type or one of float16, bfloat16" in refused.value.message
+
+
+def test_a_layout_left_open_is_found_and_recorded():
+    one = np.stack(LAYERS[0], axis=1)  # [num_pages, 2, page_size, num_heads, head_dim]
+    sizes = {"page_size": PAGE, "num_heads": HEADS, "head_dim": DIM}
+    assert saved([one], layout="auto", **sizes) == saved([one], layout="vllm-blocks-first", **sizes)
+    with hw.load_snapshot(saved([one], layout="auto", **sizes)) as snapshot:
+        assert snapshot.metadata["source.layout"] == "vllm-blocks-first"
+        assert snapshot.gather(0)["keys"].tolist() == padded(LAYERS[0][0])
+    sequences = [LAYERS[0][0].reshape(-1, HEADS, DIM)]
+    dense = saved([(sequences, sequences)], layout="auto", block_tables=None, seq_lens=[5])
+    with hw.load_snapshot(dense) as snapshot:
+        assert snapshot.metadata["source.layout"] == "dense-thd"
+        assert snapshot.gather(0)["keys"][0].tolist() == sequences[0][:5].tolist()
+
+
+def test_a_layout_that_is_not_the_only_one_is_not_guessed():
+    with pytest.raises(hw.IncompatibleError, match="could be split-nhd, split-hnd") as refused:
+        saved(layout="auto")
+    assert refused.value.rule == "adapter.ambiguous"
+    assert "dense-thd" not in refused.value.message  # there are block tables
+    with pytest.raises(hw.IncompatibleError, match="jax-rpa and dense-thd"):
+        saved(layout="nhd")
+
+
+def test_without_tables_the_forms_of_them_are_told():
+    with pytest.raises(TypeError, match="made of nothing; give block_tables and seq_lens, or block_table, seq_ptr and"):
+        saved(block_tables=None, seq_lens=None)
+
+
+def test_errors_name_the_arguments_of_the_call():
+    with pytest.raises(hw.InvalidDescriptorError, match=r"^index_type is 'u32'; there are 'auto', 'uint32', 'uint64'"):
+        saved(index_type="u32")
+    with pytest.raises(hw.InvalidFileError, match=r"^alignment is 96, not a power of two in ") as refused:
+        saved(alignment=96)
+    assert refused.value.rule == "container.alignment"
+
+
+def test_a_file_of_other_tensors_is_no_snapshot(tmp_path):
+    path = tmp_path / "dense.hrry"
+    with hw.create(path) as writer:
+        writer.add("weights", hw.TensorDescriptor.build(hw.float32, (3,), hw.RowMajorLayout(), (12,)), [bytes(12)])
+    with pytest.raises(hw.IncompatibleError, match=r"tensors \(1\), none is block-paged; hw\.open") as refused:
+        hw.load_snapshot(path)
+    assert refused.value.rule == "snapshot.no-tensor"
+    with hw.open(path) as file:
+        assert file.snapshot().layers == ()
+    out = io.BytesIO()
+    with hw.create(out, metadata={"hurray_wire.snapshot": 1}):
+        pass
+    with hw.load_snapshot(out.getvalue()) as snapshot:
+        assert snapshot.layers == ()
+
+
+def test_a_snapshot_tells_how_many_layers_it_has():
+    assert repr(hw.load_snapshot(saved())) == "<hurray_wire.Snapshot of 2 layers>"
+    assert repr(hw.load_snapshot(saved(LAYERS[:1]))) == "<hurray_wire.Snapshot of 1 layer>"
+
+
+def test_a_value_that_int8_lacks_is_named_with_its_place():
+    keys = LAYERS[0][0].copy()
+    keys[2, 1, 0, 0] = np.nan
+    with pytest.raises(
+        hw.IncompatibleError, match=r"slot 1 of page 2 of 'layers.0.key' .* int8 has no NaN or infinity"
+    ):
+        saved([(keys, None)], quantize="int8")
+
+
 def test_a_misspelt_argument_and_no_layers_are_refused():
     with pytest.raises(TypeError):
         saved(modelid="m")

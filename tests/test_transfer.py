@@ -3,6 +3,7 @@
 import io
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,6 +62,31 @@ def test_snapshots_follow_one_another():
     with pytest.raises(hw.StreamError) as caught:
         hw.receive_snapshot(stream)
     assert caught.value.rule == "stream.empty"
+
+
+def test_snapshots_are_received_to_the_end_of_the_stream():
+    stream = io.BytesIO(sent(metadata={"number": 1}) + sent(metadata={"number": 2}))
+    assert [snapshot.metadata["number"] for snapshot in hw.receive_snapshots(stream)] == [1, 2]
+    assert list(hw.receive_snapshots(io.BytesIO())) == []
+    received = hw.receive_snapshots(io.BytesIO(sent() + sent()[:-1]))
+    check(next(received))
+    with pytest.raises(hw.StreamError):
+        next(received)
+
+
+def test_the_bytes_of_a_file_are_told_from_a_stream():
+    out = io.BytesIO()
+    hw.save_snapshot(out, [(KEYS, VALUES)], block_tables=TABLES, seq_lens=LENS)
+    with pytest.raises(hw.UnsupportedError, match="bytes of a file, not of a stream; load_snapshot reads them"):
+        hw.receive_snapshot(io.BytesIO(out.getvalue()))
+
+
+@pytest.mark.parametrize("path", ["cache.hrry", Path("cache.hrry"), b"HRRY"], ids=repr)
+def test_a_path_is_no_stream(path):
+    with pytest.raises(TypeError, match=r"receive_snapshot takes a binary file, .* load_snapshot reads a file"):
+        hw.receive_snapshot(path)
+    with pytest.raises(TypeError, match=r"send_snapshot takes a binary file, .* save_snapshot writes a file"):
+        hw.send_snapshot(path, [(KEYS, VALUES)], block_tables=TABLES, seq_lens=LENS)
 
 
 def test_a_stream_cut_anywhere_is_refused():

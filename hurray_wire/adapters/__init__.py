@@ -22,7 +22,7 @@ from .dense_thd import CutPages, DenseAdapter, DenseLayer, dense
 from .heads import HeadMove, copy_heads, head_moves, head_ranges, split_heads
 from .intake import as_array
 from .pool import PoolAdapter
-from .registry import detect_layout, get, names, resolve
+from .registry import detect_layout, get, names, resolve, resolve_name
 from .repaging import Repaging, repage
 from .tables import Tables, normalise
 
@@ -53,5 +53,6 @@ __all__ = [
     "plan_copy",
     "repage",
     "resolve",
+    "resolve_name",
     "split_heads",
 ]

@@ -107,9 +107,10 @@ def _check(array: NDArray[Any], form: Form, declared: Declared, where: str, role
         if demand is not None and size != demand:
             if letter in "DC":
                 _check_inline_scales(array, size, demand, said)
-            source = "this layout has" if letter in "R1" else "the caller declared"
+            source = "this layout has" if letter in "R1" else declared.source
+            advice = f"; page_size={size} exports such pages" if letter == "S" and size and declared.of_export else ""
             raise BufferSizeError(
-                f"{said} has {size} on axis {at}, {_NAMES[letter]}, where {source} {demand}",
+                f"{said} has {size} on axis {at}, {_NAMES[letter]}, where {source} {demand}{advice}",
                 rule="adapter.axis-size",
                 declared=demand,
                 found=size,
@@ -131,7 +132,7 @@ def _check(array: NDArray[Any], form: Form, declared: Declared, where: str, role
             )
     if "H" not in form.axes and "I" not in form.axes and declared.num_heads not in (None, 1):
         raise BufferSizeError(
-            f"{said} has 1 head, where the caller declared {declared.num_heads}",
+            f"{said} has 1 head, where {declared.source} {declared.num_heads}",
             rule="adapter.axis-size",
             declared=declared.num_heads,
             found=1,
@@ -148,7 +149,7 @@ def _demanded(form: Form, declared: Declared, role: str) -> dict[str, int | None
     if "R" in form.axes:  # one axis serves both roles
         if joined is not None and key_dim != value_dim:
             raise BufferSizeError(
-                f"{_words(form.axes)} has one head_dim, but the caller declared {key_dim} for keys and {value_dim} for "
+                f"{_words(form.axes)} has one head_dim, but {declared.source} {key_dim} for keys and {value_dim} for "
                 "values",
                 rule="adapter.declared",
                 declared=(key_dim, value_dim),
@@ -180,7 +181,7 @@ def _check_slots(size: int, declared: Declared, said: str) -> None:
         )
     if declared.num_pages is not None and size != declared.num_pages * declared.page_size:
         raise BufferSizeError(
-            f"{said} has {size // declared.page_size} pages of {declared.page_size}, where the caller declared "
+            f"{said} has {size // declared.page_size} pages of {declared.page_size}, where {declared.source} "
             f"{declared.num_pages}",
             rule="adapter.axis-size",
             declared=declared.num_pages,

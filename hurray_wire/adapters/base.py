@@ -69,6 +69,7 @@ class Declared:
     """Sizes that the caller states and the arrays must have; None where nothing is stated.
 
     ``value_head_dim`` is for caches whose values are narrower or wider than their keys; it defaults to ``head_dim``.
+    ``of_export`` says that the sizes are those of an export, and the arrays its destination; errors then say so.
     """
 
     page_size: int | None = None
@@ -76,16 +77,22 @@ class Declared:
     num_heads: int | None = None
     head_dim: int | None = None
     value_head_dim: int | None = None
+    of_export: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None:
+            if value is None or field.name == "of_export":
                 continue
             value, least = operator.index(value), 0 if field.name == "num_pages" else 1
             if value < least:
                 raise IncompatibleError(f"{field.name} is {value}, below {least}", rule="adapter.declared", found=value)
             object.__setattr__(self, field.name, value)  # a NumPy integer would wrap in products
+
+    @property
+    def source(self) -> str:
+        """Who wants these sizes, for errors."""
+        return "the export has" if self.of_export else "the caller declared"
 
     def head_dim_of(self, role: str) -> int | None:
         if role == "value" and self.value_head_dim is not None:

@@ -99,6 +99,7 @@ class PoolAdapter:
             num_heads=num_heads,
             head_dim=head_dim,
             value_head_dim=value_head_dim,
+            of_export=writable,
         )
         forms = self.forms if form is None else (self._form(form),)
         sources = self._sources(layers, layer_indices, dtype, writable)

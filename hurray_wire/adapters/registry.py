@@ -32,7 +32,7 @@ from .dense_thd import dense
 from .intake import as_array
 from .pool import PoolAdapter
 
-__all__ = ["detect_layout", "get", "names", "resolve"]
+__all__ = ["detect_layout", "get", "names", "resolve", "resolve_name"]
 
 _ADAPTERS: dict[str, PoolAdapter] = {
     module.ADAPTER.name: module.ADAPTER
@@ -67,7 +67,9 @@ def get(name: str) -> PoolAdapter:
         return _ADAPTERS[name]
     except KeyError:
         raise IncompatibleError(
-            f"there is no layout {name!r}; there are {', '.join(names())}", rule="adapter.name", found=name
+            f"there is no layout {name!r}; there are {', '.join(names())} and {dense.name}",
+            rule="adapter.name",
+            found=name,
         ) from None
 
 
@@ -87,7 +89,10 @@ def detect_layout(
     layout is also a candidate if it would need more to be said (a page size, lengths, or which of its forms). A cache
     whose ``page_size`` or ``num_pages`` is given has pages, so it is not dense.
     """
-    candidates, _ = _candidates(layers, dtype, page_size, num_pages, num_heads, head_dim, value_head_dim)
+    dense_too = page_size is num_pages is None
+    candidates, _ = _candidates(
+        layers, dtype, page_size, num_pages, num_heads, head_dim, value_head_dim, dense_too=dense_too
+    )
     return candidates
 
 
@@ -107,11 +112,40 @@ def resolve(
     Raises IncompatibleError that lists the candidates if there are several, or says that there is none;
     UnsupportedError if the only ones are records that the format cannot hold.
     """
-    if name != "auto":
-        return get(name)
-    candidates, opaque = _candidates(layers, dtype, page_size, num_pages, num_heads, head_dim, value_head_dim)
+    if name == "auto":
+        name = resolve_name(
+            layers,
+            page_size=page_size,
+            num_pages=num_pages,
+            num_heads=num_heads,
+            head_dim=head_dim,
+            value_head_dim=value_head_dim,
+            dtype=dtype,
+            dense_too=page_size is num_pages is None,
+        )
+    return get(name)
+
+
+def resolve_name(
+    layers: Layers,
+    *,
+    page_size: int | None = None,
+    num_pages: int | None = None,
+    num_heads: int | None = None,
+    head_dim: int | None = None,
+    value_head_dim: int | None = None,
+    dtype: DTypeLike | None = None,
+    dense_too: bool = True,
+) -> str:
+    """The name of the one layout that these arrays can have; that without pages only if ``dense_too``.
+
+    Errors as for ``resolve`` of "auto".
+    """
+    candidates, opaque = _candidates(
+        layers, dtype, page_size, num_pages, num_heads, head_dim, value_head_dim, dense_too=dense_too
+    )
     if len(candidates) == 1:
-        return get(candidates[0])
+        return candidates[0]
     if candidates:
         raise IncompatibleError(
             f"these arrays could be {', '.join(candidates)}; name the layout",
@@ -133,6 +167,8 @@ def _candidates(
     num_heads: int | None,
     head_dim: int | None,
     value_head_dim: int | None,
+    *,
+    dense_too: bool,
 ) -> tuple[tuple[str, ...], UnsupportedError | None]:
     """Every name, and a reason why the format cannot hold a layout that would have fitted.
 
@@ -142,7 +178,7 @@ def _candidates(
     gates: dict[str, Callable[..., object]] = {
         name: partial(adapter.views, page_size=page_size, num_pages=num_pages) for name, adapter in _ADAPTERS.items()
     }
-    if page_size is num_pages is None:
+    if dense_too:
         gates[dense.name] = dense.views
     found = []
     opaque = None

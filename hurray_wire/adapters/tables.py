@@ -99,7 +99,10 @@ def normalise(
         return from_indptr(seq_ptr, block_table, last_page_len, page_size=page_size, num_pages=num_pages)
     if given == {"token_slots", "seq_lens"}:
         return from_token_slots(token_slots, seq_lens, page_size=page_size, num_pages=num_pages)
-    raise TypeError(f"no form of block table is made of {', '.join(sorted(given)) or 'nothing'}")
+    raise TypeError(
+        f"no form of block table is made of {', '.join(sorted(given)) or 'nothing'}; give block_tables and seq_lens, "
+        "or block_table, seq_ptr and either seq_lens or last_page_len, or token_slots and seq_lens"
+    )
 
 
 def from_padded(block_tables: Any, seq_lens: Any, *, page_size: int, num_pages: int | None = None) -> Tables:

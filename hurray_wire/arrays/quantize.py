@@ -44,11 +44,13 @@ def int8_slot_scales(
         bad = np.argwhere(~np.isfinite(scale))
         if len(bad):
             place, slot = (int(number) for number in bad[0])
+            value = greatest[place, slot]
+            reason = "too great for int8 with any scale" if np.isfinite(value) else "and int8 has no NaN or infinity"
             raise IncompatibleError(
                 f"slot {slot} of page {page + place if pages is None else pages[page + place]} of {what} holds a value "
-                f"of magnitude {greatest[place, slot]}, too great for int8 with any scale",
+                f"of magnitude {value}, {reason}",
                 rule="quantization.not-finite",
-                found=float(greatest[place, slot]),
+                found=float(value),
             )
         scales[page : page + step] = np.where(greatest == 0, np.float32(1), np.maximum(scale, _LEAST_SCALE))
 

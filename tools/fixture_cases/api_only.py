@@ -50,6 +50,8 @@ API_ONLY: dict[str, str] = {
     "compressed.page-size": _WRITER,
     "compressed.planes-without-zstd": _WRITER,
     "snapshot.quantize": _WRITER,
+    "snapshot.no-tensor": _CALL,
+    "snapshot.identity": _WRITER,
     "snapshot.reserved-key": _WRITER,
     "snapshot.scale": _WRITER,
     "element-type.dtype": _WRITER,
