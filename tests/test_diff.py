@@ -180,7 +180,7 @@ def test_a_snapshot_without_tensors_is_equal_to_another():
         out = io.BytesIO()
         with hw.create(out):
             pass
-        return hw.load_snapshot(out.getvalue())
+        return hw.open(out.getvalue()).snapshot()
 
     assert compared(empty(), empty()) is None
     assert compared(empty(), saved(cache())).what == "layers"
