@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from itertools import islice
-from typing import Generic, TypeVar, cast
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar, cast
 
 __all__ = ["cpu_count", "map_bounded", "run", "submit"]
 
@@ -32,7 +34,7 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.executor: ThreadPoolExecutor | None = None
+        self.executor: _Pool | None = None
         self.thread = threading.local()
 
 
@@ -179,11 +181,62 @@ def _mark_worker(thread: threading.local) -> None:
     thread.is_worker = True
 
 
-def _executor() -> ThreadPoolExecutor:
+class _Pool:
+    """As many threads as there are CPUs, begun as work comes.
+
+    They are daemons: a signal handler that raises while one is being started must not leave behind a thread that the
+    interpreter waits for when it ends, as those of ``concurrent.futures`` do.
+    """
+
+    def __init__(self, size: int, mark: Callable[[], None]) -> None:
+        self._size = size
+        self._mark = mark
+        self._begun = 0
+        self._lock = threading.Lock()
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
+
+    def submit(self, function: Callable[..., R], *arguments: Any) -> Future[R]:
+        """``function(*arguments)`` on one of the threads. RuntimeError if there are none and none can be had."""
+        if sys.is_finalizing():
+            raise RuntimeError("the interpreter is ending")
+        self._begin()
+        future: Future[R] = Future()
+        self._tasks.put((future, function, arguments))
+        return future
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._begun == self._size:
+                return
+            self._begun += 1
+            try:
+                threading.Thread(target=self._work, name=f"hurray_wire_{self._begun}", daemon=True).start()
+            except BaseException as error:
+                self._begun -= 1
+                if self._begun == 0 or not isinstance(error, RuntimeError):
+                    raise
+
+    def _work(self) -> None:
+        self._mark()
+        while True:
+            self._do(*self._tasks.get())
+
+    @staticmethod
+    def _do(future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        # in a call of its own, so that an idle thread keeps nothing of the last one alive
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = function(*arguments)
+        except BaseException as error:  # carried over to whoever asks for the result
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+def _executor() -> _Pool:
     state = _state
     with state.lock:
         if state.executor is None:
-            state.executor = ThreadPoolExecutor(
-                cpu_count(), thread_name_prefix="hurray_wire", initializer=_mark_worker, initargs=(state.thread,)
-            )
+            state.executor = _Pool(cpu_count(), lambda: _mark_worker(state.thread))
         return state.executor

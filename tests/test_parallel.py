@@ -15,14 +15,12 @@ from hurray_wire import parallel
 
 
 @pytest.fixture(params=[1, 2, 4])
-def cpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def cpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """A pool of its own for a machine with so many CPUs."""
     state = parallel._State()
     monkeypatch.setattr(parallel, "_state", state)
     monkeypatch.setattr(parallel, "cpu_count", lambda: request.param)
-    yield request.param
-    if state.executor is not None:
-        state.executor.shutdown()
+    return request.param
 
 
 def test_run_calls_each_item_once_and_keeps_their_order(cpus: int) -> None:

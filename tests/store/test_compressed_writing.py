@@ -144,8 +144,6 @@ def test_the_bytes_do_not_depend_on_the_number_of_threads(planes, monkeypatch):
         monkeypatch.setattr(parallel, "_state", state)
         monkeypatch.setattr(parallel, "cpu_count", lambda cpus=cpus: cpus)
         files.append(written(tensors, zstd=1, planes=planes))
-        if state.executor is not None:
-            state.executor.shutdown()
     assert files[0] == files[1] == files[2]
 
 
