@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..arrays.memory import allocate
 from ..buffers import Buffers
 from ..composites import CompositeTensor, members_of
 from ..errors import (
@@ -215,7 +216,7 @@ class _StoredBuffers(Buffers):
         return np.frombuffer(self._source.view(offset, length), dtype=np.uint8)
 
     def fetch_rows(self, index: int, row_bytes: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        out = np.empty((len(rows), row_bytes), dtype=np.uint8)
+        out = allocate((len(rows), row_bytes), np.dtype(np.uint8), None)
         self._source.read_rows(self._places[index][0], row_bytes, rows, out)
         return out
 
