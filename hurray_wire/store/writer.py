@@ -82,6 +82,7 @@ class Writer:
         self._crcs: list[int] | None = [] if checksums else None
         self._entries: dict[str, IndexEntry] = {}
         self._open = True
+        self._broken = False
         sink.write(container.encode_header(self._header))
 
     def add(self, name: str, descriptor: TensorDescriptor, buffers: Sequence[Any] = ()) -> None:
@@ -105,11 +106,17 @@ class Writer:
         try:
             self._write_tensor(name, descriptor, encoded, pieces)
         except BaseException:
-            self.abort()  # half a tensor is in the file
+            self._broken = True  # half a tensor is in the file
+            self.abort()
             raise
 
     def close(self) -> None:
-        """Write metadata, index and trailer, and let the file appear. Closing twice is fine."""
+        """Write metadata, index and trailer, and let the file appear. Closing twice is fine.
+
+        Raises InvalidFileError if an ``add`` failed half-way: there is no file then, and nobody shall think there is.
+        """
+        if self._broken:
+            raise InvalidFileError("a tensor was written only in part, so there is no file", rule="file.unfinished")
         if not self._open:
             return
         try:

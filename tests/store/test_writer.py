@@ -236,3 +236,13 @@ def test_a_closed_writer_takes_nothing_and_closing_twice_is_fine(tmp_path):
         writer.add("t", dense(hw.uint8, (3,), 3), [b"abc"])
     with hw.open(tmp_path / "out") as file:
         assert len(file) == 0
+
+
+def test_an_add_that_failed_half_way_and_was_swallowed_is_told_at_the_end(tmp_path):
+    writer = hw.create(tmp_path / "out")
+    with pytest.raises(hw.BufferSizeError):
+        writer.add("t", dense(hw.uint8, (3,), 3), [LyingChunks()])
+    with pytest.raises(hw.InvalidFileError) as caught:
+        writer.close()
+    assert caught.value.rule == "file.unfinished"
+    assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ _EXPORT = "it is about what a snapshot is exported to"
 _ADAPTER = "it is about the arrays of an engine, which are no bytes of ours"
 
 API_ONLY: dict[str, str] = {
+    "file.unfinished": _WRITER,
     "descriptor.shape": _FIELD,
     "descriptor.version-minor": _FIELD,
     "buffer.byte-size": _FIELD,
