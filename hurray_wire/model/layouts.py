@@ -328,6 +328,11 @@ class _SparseLayout(Layout):
 
     __slots__ = ()
 
+    nnz: int  # stored elements
+
+    def __post_init__(self) -> None:
+        check_uint(self.nnz, 64, "nnz", "layout.nnz")
+
     def validate_against_shape(self, shape: Iterable[SupportsIndex]) -> None:
         """Rank 0 is refused; CSR and CSC have rank 2, CSF at least 3."""
         self._check_rank(len(tuple(shape)))
@@ -346,9 +351,6 @@ class CooLayout(_SparseLayout):
     name = "coo"
     tag = 0x06
 
-    def __post_init__(self) -> None:
-        check_uint(self.nnz, 64, "nnz", "layout.nnz")
-
     @property
     def buffer_names(self) -> tuple[str, ...]:
         return ("values", "indices")
@@ -366,7 +368,6 @@ class _CompressedLayout(_SparseLayout):
 
     __slots__ = ()
 
-    nnz: int
     pointer_axis: ClassVar[int]
 
     def _check_rank(self, rank: int) -> None:
@@ -391,9 +392,6 @@ class CsrLayout(_CompressedLayout):
     tag = 0x07
     pointer_axis = 0
 
-    def __post_init__(self) -> None:
-        check_uint(self.nnz, 64, "nnz", "layout.nnz")
-
     @property
     def buffer_names(self) -> tuple[str, ...]:
         return ("values", "col_indices", "row_ptr")
@@ -408,9 +406,6 @@ class CscLayout(_CompressedLayout):
     name = "csc"
     tag = 0x08
     pointer_axis = 1
-
-    def __post_init__(self) -> None:
-        check_uint(self.nnz, 64, "nnz", "layout.nnz")
 
     @property
     def buffer_names(self) -> tuple[str, ...]:
@@ -432,7 +427,7 @@ class CsfLayout(_SparseLayout):
     takes_shard = False
 
     def __post_init__(self) -> None:
-        check_uint(self.nnz, 64, "nnz", "layout.nnz")
+        _SparseLayout.__post_init__(self)
         order = tuple(
             check_uint(mode, 32, f"mode_order[{k}]", "layout.mode-order") for k, mode in enumerate(self.mode_order)
         )
