@@ -8,13 +8,15 @@ file, how their values become one array is told in ``arrays/composite.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from .arrays.composite import Member, assemble, check_members
+from .arrays.memory import within_memory
 from .errors import InvalidFileError, UnsupportedError
+from .lazy import lazy
 from .limits import MAX_NESTING, Limits
 from .model.descriptor import TensorDescriptor
 from .model.layouts import CompositeLayout
@@ -41,19 +43,20 @@ class CompositeTensor(Tensor):
         super().__init__(name, descriptor, (), limits=limits)
         self._find_members = find_members
 
-    @cached_property
+    @lazy
     def members(self) -> tuple[Tensor, ...]:
         """The members in write order; a member may be a CompositeTensor itself."""
         found = tuple(self._find_members())
         check_members(self.descriptor, [member.descriptor for member in found])
         return found
 
+    @within_memory
     def numpy(self, *, dequantize: bool = False) -> NDArray[Any]:
         """A partition put together, or an overlay with its corrections applied: a new array of the head's shape.
 
         Quantized members count with their real values; ``dequantize`` makes the whole float32. Raises UnsupportedError
         for a group (whose members are not parts of one array) and for private rules, LimitError where the array would
-        exceed ``Limits.max_dense_bytes``.
+        exceed what ``Limits`` allow.
         """
         layout = self.descriptor.layout
         if isinstance(layout, CompositeLayout) and layout.composition_rule == "group":
@@ -63,7 +66,8 @@ class CompositeTensor(Tensor):
             )
         values = assemble(self.descriptor, [_value(self.descriptor, m) for m in self.members], limits=self._limits)
         assert not isinstance(values, tuple)
-        return values.astype("float32") if dequantize else values
+        with np.errstate(all="ignore"):
+            return values.astype("float32") if dequantize else values
 
     def check_payload(self) -> None:
         """Check that the members are there and fit."""
@@ -113,4 +117,6 @@ def _value(head: TensorDescriptor, member: Tensor) -> Member:
         return descriptor, member.sparse()
     if descriptor.quantization is None:
         return descriptor, member.numpy()
-    return descriptor, member.numpy(dequantize=True).astype(head.element_type.dtype)
+    real = member.numpy(dequantize=True)
+    with np.errstate(all="ignore"):
+        return descriptor, real.astype(head.element_type.dtype)

@@ -7,7 +7,6 @@ Joins a descriptor and its buffers to ``gather.py`` and to the dequantization of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -19,6 +18,7 @@ from .arrays.memory import check_addressable
 from .buffers import Buffers, Bytes
 from .errors import BufferSizeError, IncompatibleError, InvalidDescriptorError, UnsupportedError
 from .gather import Gathered, choose, gather_padded, gather_ragged
+from .lazy import lazy
 from .limits import Limits
 from .model.block_paged import BlockPagedLayout, check_index_buffers, check_seq_lens, known_seq_lens
 from .model.descriptor import TensorDescriptor
@@ -102,7 +102,7 @@ class PagedTensor(Tensor):
         slots = [None if pool is None else pool[pages] for pool in self._slot_parameters]
         return self._dequantized(stored, slots)
 
-    @cached_property
+    @lazy
     def _index(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """block_table and seq_ptr, checked."""
         layout = self.layout
@@ -123,7 +123,7 @@ class PagedTensor(Tensor):
         """Where each sequence's pages start in ``block_table``, [num_seqs + 1], read-only."""
         return self._index[1]
 
-    @cached_property
+    @lazy
     def seq_lens(self) -> NDArray[Any]:
         """Tokens of each sequence, [num_seqs], read-only. Raises IncompatibleError where they are not known."""
         layout, total = self.layout, self.descriptor.shape[0]
@@ -294,7 +294,7 @@ class PagedTensor(Tensor):
         groups, rest = divmod(page_size * heads * dim, per_group)
         return None if rest or not groups else groups * group_bytes
 
-    @cached_property
+    @lazy
     def _slot_parameters(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
         """Scales and zero points that belong to page slots, each [num_pages, page_size], where the scheme has them."""
         if not isinstance(self.descriptor.quantization, PerBlockAffine):

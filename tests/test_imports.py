@@ -14,7 +14,7 @@ PACKAGE = ROOT / "hurray_wire"
 
 # The byte path: a module may import what stands in its own row or above. A package stands for all its modules.
 STAGES: tuple[tuple[str, ...], ...] = (
-    ("errors", "limits", "_version", "parallel"),
+    ("errors", "limits", "_version", "forks", "lazy", "parallel"),
     ("model",),
     ("adapters", "arrays", "addressing", "buffers", "page_copy", "page_fetch", "gather"),
     ("tensors", "paged_tensor", "composites"),

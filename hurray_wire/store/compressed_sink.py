@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from array import array
 from collections import deque
 from concurrent.futures import Future, wait
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import IncompatibleError, LimitError, UnsupportedError
+from ..errors import IncompatibleError, InvalidFileError, LimitError, UnsupportedError
 from ..limits import MAX_FRAME_BYTES, Limits
 from ..model.block_paged import BlockPagedLayout
 from ..model.descriptor import TensorDescriptor
@@ -54,6 +55,7 @@ class CompressedSink(Sink):
     def __init__(self, inner: Sink, *, level: int, planes: bool) -> None:
         super().__init__()
         self._inner = inner
+        self._process = os.getpid()
         self._level = level
         self._planes = planes
         self._frame_bytes = FRAME_BYTES
@@ -89,9 +91,10 @@ class CompressedSink(Sink):
     def abort(self) -> None:
         futures = [future for future, _ in self._under_way]
         self._under_way.clear()
-        for future in futures:
-            future.cancel()
-        wait(futures)
+        if self._process == os.getpid():  # in a forked child nobody is at work on them
+            for future in futures:
+                future.cancel()
+            wait(futures)
         self._inner.abort()
 
     def _write(self, view: memoryview) -> None:
@@ -138,6 +141,11 @@ class CompressedSink(Sink):
 
     def _hand_on(self) -> None:
         """Write the frame that is next in order, as soon as it is ready."""
+        if self._process != os.getpid():
+            raise InvalidFileError(
+                "frames of this file were being compressed when the process forked; the child cannot finish them",
+                rule="file.unfinished",
+            )
         future, size = self._under_way.popleft()
         frame = future.result()
         self._under_way_bytes -= size

@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import forks
 from ..errors import InvalidFileError
 from ..limits import Limits
 from ..parallel import run
@@ -83,6 +84,10 @@ class CompressedSource(CopyingSource):
         self._planes = False
         if self.size >= len(planes.PLANES_MAGIC):
             self._planes = self.view(0, len(planes.PLANES_MAGIC)) == planes.PLANES_MAGIC
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        self._pools_lock = threading.Lock()
 
     @property
     def compression(self) -> Compression:

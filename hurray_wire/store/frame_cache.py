@@ -15,6 +15,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import forks
+
 __all__ = ["FrameCache"]
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -30,6 +32,7 @@ class FrameCache:
         self._held: OrderedDict[int, Bytes] = OrderedDict()
         self._coming: dict[int, Future[Bytes]] = {}
         self._lock = threading.Lock()
+        forks.register(self)
 
     def __contains__(self, number: int) -> bool:
         with self._lock:
@@ -71,6 +74,12 @@ class FrameCache:
         with self._lock:
             self._held.clear()
             self._size = 0
+
+    def after_fork(self) -> None:
+        # the threads that were about to bring frames are not here
+        self._lock = threading.Lock()
+        self._coming.clear()
+        self.clear()
 
     def _keep(self, number: int, made: Bytes) -> None:
         self._held[number] = made

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .. import forks
 from ..arrays.memory import allocate
 from ..buffers import Buffers
 from ..composites import CompositeTensor, members_of
@@ -83,6 +84,10 @@ class File(Mapping[str, Tensor]):
         self._index = decode_index(raw, header=self._header, trailer=self._trailer, file_size=size, limits=self._limits)
         self._regions = check_regions(self._header, self._trailer, self._index, size)
         self._metadata: Metadata | None = None
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.RLock()
 
     @property
     def names(self) -> tuple[str, ...]:

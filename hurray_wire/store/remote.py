@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import forks
 from .ranges import merged, plan
 from .remote_files import connect
 from .source import CopyingSource, runs
@@ -138,6 +139,11 @@ class _Extents:
         self._starts: list[int] = []
         self._held: OrderedDict[int, memoryview] = OrderedDict()
         self._lock = threading.Lock()
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self.clear()  # another thread may have been in the middle of a change
 
     def find(self, offset: int, length: int) -> memoryview | None:
         """These bytes, borrowed, if one extent has them all."""

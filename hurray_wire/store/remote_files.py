@@ -28,6 +28,7 @@ from contextlib import (
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from .. import forks
 from ..errors import InvalidFileError, UnsupportedError
 from .ranges import Request
 from .remote_errors import changed, shown, status_error, translated, wrong_length
@@ -244,7 +245,12 @@ class _AnyFile(RemoteFile):
     def __init__(self, url: str, options: Mapping[str, Any], fs: Any, path: str) -> None:
         super().__init__(url, options, fs, path)
         # whether a file system of the plain kind may be used by two threads at once, nobody says
-        self._turn: AbstractContextManager[Any] = nullcontext() if fs.async_impl else threading.Lock()
+        self._async = fs.async_impl
+        self.after_fork()
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        self._turn: AbstractContextManager[Any] = nullcontext() if self._async else threading.Lock()
 
     def begin(self, count: int) -> bytes:
         with self._turn, translated(self._url):

@@ -106,6 +106,7 @@ class _PathSink(_FdSink):
         self._path = os.path.realpath(path)
         self._folder, self._base = os.path.split(self._path)
         self._temporary: str | None = None
+        self._process = os.getpid()
         super().__init__(self._open())
 
     def commit(self, *, durable: bool) -> None:
@@ -128,7 +129,8 @@ class _PathSink(_FdSink):
         self._close()
         if self._temporary is not None:
             temporary, self._temporary = self._temporary, None
-            if os.path.lexists(temporary):
+            # a forked child that unwinds is not the one that writes
+            if self._process == os.getpid() and os.path.lexists(temporary):
                 os.unlink(temporary)
 
     def _open(self) -> int:

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import forks
 from ..errors import InvalidFileError, LimitError, TruncatedError
 
 __all__ = [
@@ -188,6 +189,10 @@ class FileSource(CopyingSource):
         self._fd = fd
         self.size = size
         self._lock = threading.Lock()
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         with self._lock:
@@ -215,6 +220,10 @@ class ObjectSource(CopyingSource):
         self._file = file
         self._lock = threading.Lock()
         self.size = file.seek(0, os.SEEK_END)
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     def _read_into(self, offset: int, out: memoryview) -> None:
         with self._lock:
