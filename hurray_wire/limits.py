@@ -14,6 +14,7 @@ MAX_NESTING = 8  # the format's own bound on tiles within tiles and composites w
 MAX_FRAME_BYTES = 1 << 30  # the seekable Zstandard format's own bound on one inflated frame
 
 _MIB = 1 << 20
+FREE_DENSE_BYTES = 256 * _MIB  # an array up to this size may be made of however few bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,21 @@ class Limits:
     max_inflated_bytes: int = 64 << 30
     """A plain Zstandard file is inflated whole into anonymous memory."""
 
+    max_inflated_ratio: int = 1024
+    """A compressed frame, or a plain Zstandard file, that inflates to more than 256 MiB has at least one byte for so
+    many. Caches are a thousand times denser, and what is all zeros is still read in frames of usual size.
+    """
+
     max_frames: int = 1 << 22
     """Frames in one seek table: each costs 12 bytes there and some more in memory."""
 
     max_dense_bytes: int = 64 << 30
-    """What ``numpy()``, ``to_dense()`` or an assembled composite may allocate for a shape that came from a file."""
+    """What ``numpy()``, ``gather()``, ``to_dense()``, an export or an assembled composite may allocate for a shape that
+    came from a file."""
+
+    max_dense_ratio: int = 1024
+    """An array above 256 MiB takes at most this many times the bytes that the file stores of its tensor.
+
+    Strides of 0, shared pages and sparse layouts let a few bytes stand for many. Padding a batch multiplies by its
+    number of sequences at most, and a tensor that is sparser than this is better used as it is.
+    """

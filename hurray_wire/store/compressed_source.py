@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import forks
-from ..errors import InvalidFileError
+from ..errors import InvalidFileError, LimitError
 from ..limits import Limits
 from ..parallel import run
 from ..wire import planes
@@ -35,8 +35,8 @@ from ..wire.seektable import (
 )
 from ..wire.structs import FILE_MAGIC
 from .frame_cache import FrameCache
-from .frames import inflate, is_skippable, is_zstd
-from .plain_zstd import PlainZstdSource
+from .frames import inflate, inflated_bytes_allowed, is_skippable, is_zstd
+from .plain_zstd import PlainZstdSource, check_not_planes
 from .source import Compression, CopyingSource, Source, runs
 
 __all__ = ["CompressedSource", "inflating"]
@@ -52,18 +52,11 @@ _SPREAD_BYTES = 256 << 10  # below this, waking threads costs as much as inflati
 def inflating(source: Source, limits: Limits) -> Source:
     """The source itself, or one over what it inflates to, told apart by content. It then owns the one it was given."""
     head = source.view(0, min(8, source.size))
-    opened = source
     if is_zstd(head) or is_skippable(head):
         tail = source.view(source.size - len(SEEKABLE_MAGIC), len(SEEKABLE_MAGIC))
-        opened = CompressedSource(source, limits) if tail == SEEKABLE_MAGIC else PlainZstdSource(source, limits)
-    if not isinstance(opened, CompressedSource) and opened.size >= 8 and opened.view(0, 8) == planes.PLANES_MAGIC:
-        raise InvalidFileError(
-            "the bytes are those of a file of byte planes, which cannot be put together without its seek table",
-            rule="compressed.planes-table",
-            offset=0,
-            found=planes.PLANES_MAGIC,
-        )
-    return opened
+        return CompressedSource(source, limits) if tail == SEEKABLE_MAGIC else PlainZstdSource(source, limits)
+    check_not_planes(head)
+    return source
 
 
 class CompressedSource(CopyingSource):
@@ -75,6 +68,7 @@ class CompressedSource(CopyingSource):
         super().__init__()
         self._inner = inner
         self._table = _read_table(inner, limits)
+        self._limits = limits
         self._begins = _edges(self._table.compressed_sizes)
         self._starts = _edges(self._table.decompressed_sizes)
         self.size = int(self._starts[-1])
@@ -200,8 +194,9 @@ class CompressedSource(CopyingSource):
             ranges = [(0, 0) if number in self._cache else self._range(number) for number, _ in frames]
             count = self._inner.prefetch(ranges)
             at_once, frames = frames[:count], frames[count:]
-            numbers = [number for number, _ in at_once]
-            if len(at_once) > 1 and int(self._table.decompressed_sizes[numbers].sum()) >= _SPREAD_BYTES:
+            sizes = self._table.decompressed_sizes[[number for number, _ in at_once]]
+            # frames as large as all that is kept are inflated one after the other, or memory would grow with the cores
+            if len(at_once) > 1 and int(sizes.sum()) >= _SPREAD_BYTES and int(sizes.max()) <= _CACHE_BYTES:
                 run(copy, at_once)
             else:
                 for item in at_once:
@@ -227,6 +222,14 @@ class CompressedSource(CopyingSource):
         """What a frame inflates to, and the bytes of an element if it is in planes, otherwise 1."""
         begin, compressed_size = self._range(number)
         size = int(self._table.decompressed_sizes[number])
+        if size > (allowed := inflated_bytes_allowed(compressed_size, self._limits)):
+            raise LimitError(
+                f"a frame of {compressed_size} bytes inflates to {size}, above the limit of {allowed}",
+                rule="limit.inflated-bytes",
+                offset=begin,
+                declared=allowed,
+                found=size,
+            )
         raw = self._inner.view(begin, compressed_size)
         checksum = None if self._table.checksums is None else int(self._table.checksums[number])
         data = np.frombuffer(inflate(raw, size, offset=begin, checksum=checksum), dtype=np.uint8)

@@ -17,6 +17,7 @@ import xxhash
 import zstandard
 
 from ..errors import ChecksumError, InvalidFileError, LimitError, TruncatedError, UnsupportedError
+from ..limits import FREE_DENSE_BYTES, Limits
 
 __all__ = [
     "FrameHeader",
@@ -27,6 +28,7 @@ __all__ = [
     "decompressor",
     "extent",
     "inflate",
+    "inflated_bytes_allowed",
     "is_skippable",
     "is_zstd",
     "skippable_bytes",
@@ -167,6 +169,11 @@ def extent(data: memoryview, header: FrameHeader, offset: int) -> tuple[int, int
         end = block_end
         at_most += most
     return end + CHECKSUM_BYTES * header.has_checksum, at_most
+
+
+def inflated_bytes_allowed(stored: int, limits: Limits) -> int:
+    """What so many compressed bytes may inflate to."""
+    return max(FREE_DENSE_BYTES, limits.max_inflated_ratio * stored)
 
 
 def inflate(data: memoryview, size: int, *, offset: int, checksum: int | None = None) -> bytes:

@@ -2,7 +2,7 @@
 
 One frame or many, with content sizes or without, skippable frames anywhere. The frames are walked first, block by block
 and without inflating, so that the file is known to be whole, and what it claims to be possible, before memory is asked
-for. They are then inflated a few blocks at a time.
+for. They are then inflated a few blocks at a time; what does not begin as a file does is given up after the first.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import zstandard
 
 from ..errors import InvalidFileError, LimitError, TruncatedError
 from ..limits import Limits
+from ..wire import planes
+from ..wire.container import HEADER_BYTES, decode_header
 from .frames import (
     FrameHeader,
     blocks,
@@ -22,12 +24,13 @@ from .frames import (
     decode_frame_header,
     decompressor,
     extent,
+    inflated_bytes_allowed,
     is_skippable,
     skippable_bytes,
 )
 from .source import BytesSource, Compression, Source
 
-__all__ = ["PlainZstdSource"]
+__all__ = ["PlainZstdSource", "check_not_planes"]
 
 _STEP_BYTES = 4 << 20  # what the blocks inflated in one step can come to
 
@@ -95,19 +98,36 @@ def _check_whole(end: int, size: int) -> None:
 
 
 def _inflated(data: memoryview, frames: list[_Frame], limits: Limits) -> memoryview:
+    allowed = min(limits.max_inflated_bytes, inflated_bytes_allowed(len(data), limits))
     declared = sum(frame.header.content_bytes or 0 for frame in frames)
-    if declared > limits.max_inflated_bytes:
-        raise _too_large(declared, limits)
+    if declared > allowed:
+        raise _too_large(declared, allowed, len(data))
     most = sum(frame.at_most if frame.header.content_bytes is None else frame.header.content_bytes for frame in frames)
-    memory = _anonymous(min(most, limits.max_inflated_bytes))
+    memory = _anonymous(min(most, allowed))
     position = 0
+    judged = False
     for frame in frames:
         for piece in _pieces(data[frame.start : frame.end], frame):
             if position + len(piece) > len(memory):
-                raise _too_large(position + len(piece), limits)
+                raise _too_large(position + len(piece), allowed, len(data))
             memory[position : position + len(piece)] = piece
             position += len(piece)
+            if not judged and position >= HEADER_BYTES:
+                check_not_planes(memory[:HEADER_BYTES])
+                decode_header(memory[:HEADER_BYTES])
+                judged = True
     return memory[:position]
+
+
+def check_not_planes(head: memoryview) -> None:
+    """Raise InvalidFileError if byte planes begin here, where no seek table tells their frames."""
+    if head[: len(planes.PLANES_MAGIC)] == planes.PLANES_MAGIC:
+        raise InvalidFileError(
+            "the bytes are those of a file of byte planes, which cannot be put together without its seek table",
+            rule="compressed.planes-table",
+            offset=0,
+            found=planes.PLANES_MAGIC,
+        )
 
 
 def _anonymous(size: int) -> memoryview:
@@ -161,10 +181,10 @@ def _steps(data: memoryview, frame: _Frame) -> Iterator[memoryview]:
         yield data[begin:]
 
 
-def _too_large(size: int, limits: Limits) -> LimitError:
+def _too_large(size: int, allowed: int, stored: int) -> LimitError:
     return LimitError(
-        f"the file inflates to {size} bytes or more, above the limit of {limits.max_inflated_bytes}",
+        f"the file of {stored} bytes inflates to {size} or more, above the limit of {allowed}",
         rule="limit.inflated-bytes",
-        declared=limits.max_inflated_bytes,
+        declared=allowed,
         found=size,
     )

@@ -23,7 +23,7 @@ from compressed_cases import (
 )
 
 import hurray_wire as hw
-from hurray_wire.store import compressed_sink
+from hurray_wire.store import compressed_sink, plain_zstd
 
 LENS = (9, 5)
 TENSORS = [lengths(LENS), paged(num_pages=24, lens=LENS), paged("layers.0.value", num_pages=24, lens=LENS, seed=1)]
@@ -211,6 +211,55 @@ def test_blocks_that_inflate_to_more_than_a_plain_frame_tells_cost_no_memory():
         assert tracemalloc.get_traced_memory()[1] < MEMORY
     finally:
         tracemalloc.stop()
+
+
+def zeros(size):
+    """A valid frame of zeros: 4 bytes for each 128 KiB."""
+    count, rest = divmod(size, 128 << 10)
+    assert not rest
+    blocks = [(2 | (128 << 10) << 3 | (row == count - 1)).to_bytes(3, "little") + b"\0" for row in range(count)]
+    return told(size, b"".join(blocks))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_valid_frame_of_a_gigabyte_of_zeros_costs_nothing_of_that(data, before):
+    """A file of 33 KB. Opening needs its first frame, for the magic, and its last, for the trailer."""
+    bomb = zeros(1 << 30)
+    frames, table = frames_of(data), table_of(data)
+    entry = [(len(bomb), 1 << 30, 0)]
+    mixed = [bomb, *frames] if before else [*frames, bomb]
+    entries = entry + table if before else table + entry
+    tracemalloc.start()
+    try:
+        assert refusal(assembled(mixed, entries)).rule == "limit.inflated-bytes"
+        assert refusal(b"".join([*frames, *[zeros(128 << 20)] * 3])).rule == "limit.inflated-bytes"
+        assert tracemalloc.get_traced_memory()[1] < MEMORY
+    finally:
+        tracemalloc.stop()
+
+
+def test_who_asks_for_it_may_have_more_out_of_little():
+    frame = zeros(384 << 20)
+    file = assembled([frame], [(len(frame), 384 << 20, 0)])
+    assert refusal(file).rule == "limit.inflated-bytes"
+    with pytest.raises(hw.InvalidFileError) as caught:
+        hw.open(file, limits=hw.Limits(max_inflated_ratio=1 << 15))
+    assert caught.value.rule == "compressed.table-checksum"  # it has been inflated
+
+
+def test_a_plain_file_that_does_not_begin_as_a_file_is_not_inflated_further(monkeypatch):
+    inflate, produced = plain_zstd._pieces, []
+
+    def counted(*arguments):
+        for piece in inflate(*arguments):
+            produced.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(plain_zstd, "_pieces", counted)
+    assert refusal(zeros(128 << 20)).rule == "container.magic"
+    assert 0 < sum(produced) <= 8 << 20
+    assert refusal(compressed(b"HRRYPLNS" + bytes(90)) + zeros(128 << 20)).rule == "compressed.planes-table"
+    assert sum(produced) <= 16 << 20
 
 
 def test_a_table_of_many_frames_costs_what_it_takes_itself():
