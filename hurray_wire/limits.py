@@ -34,8 +34,9 @@ class Limits:
     max_metadata_bytes: int = 64 * _MIB
     """The key-value section is decoded whole into Python objects."""
 
-    max_metadata_entries: int = 1 << 20
-    """An array of empty strings costs 4 bytes in the file and ten times that in memory."""
+    max_metadata_entries: int = 1 << 17
+    """Entries and elements of arrays together, those of arrays of numbers apart: each is decoded on its own, and an
+    empty string costs 4 bytes in the file and ten times that in memory."""
 
     max_descriptor_bytes: int = 16 * _MIB
     """A descriptor is decoded whole; a private layout may carry data of its own."""

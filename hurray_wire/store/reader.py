@@ -104,7 +104,7 @@ class File(Mapping[str, Tensor]):
                 self._metadata = (
                     decode_metadata(section, base=trailer.kv_offset, limits=self._limits) if trailer.kv_length else {}
                 )
-            return dict(self._metadata)
+            return {key: list(value) if isinstance(value, list) else value for key, value in self._metadata.items()}
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor of this name: a PagedTensor if it is block-paged, a CompositeTensor for the head of a composite.

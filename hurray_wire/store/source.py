@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
+import operator
 import os
 import stat
 import sys
@@ -40,6 +41,8 @@ __all__ = [
     "open_source",
     "runs",
 ]
+
+_OBJECT_MAX = (1 << 63) - 1  # what positions in a file are
 
 # Named by the mmap module from Python 3.13 on; this is its value on every Linux but a few old architectures
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -219,7 +222,11 @@ class ObjectSource(CopyingSource):
         super().__init__()
         self._file = file
         self._lock = threading.Lock()
-        self.size = file.seek(0, os.SEEK_END)
+        self.size = self._seek(0, os.SEEK_END)
+        if not 0 <= self.size <= _OBJECT_MAX:
+            raise InvalidFileError(
+                f"the object says that it has {self.size} bytes", rule="file.object", found=self.size
+            )
         forks.register(self)
 
     def after_fork(self) -> None:
@@ -227,10 +234,14 @@ class ObjectSource(CopyingSource):
 
     def _read_into(self, offset: int, out: memoryview) -> None:
         with self._lock:
-            self._file.seek(offset)
+            self._seek(offset, os.SEEK_SET)
             done = 0
             while done < len(out):
                 piece = self._file.read(min(len(out) - done, 1 << 24))
+                if piece is None:
+                    raise BlockingIOError(errno.EAGAIN, "the object has no bytes to give yet; open it in blocking mode")
+                if isinstance(piece, str):
+                    raise TypeError("the object gives text: open it in binary mode")
                 if not piece:
                     raise _shrunk(offset + done, len(out) - done)
                 if len(piece) > len(out) - done:
@@ -239,6 +250,12 @@ class ObjectSource(CopyingSource):
                     )
                 out[done : done + len(piece)] = piece
                 done += len(piece)
+
+    def _seek(self, offset: int, whence: int) -> int:
+        place = self._file.seek(offset, whence)
+        if place is None:  # as of objects written before seek gave an answer
+            place = self._file.tell()
+        return operator.index(place)
 
 
 def open_source(target: Any, *, use_mmap: bool = True) -> Source:

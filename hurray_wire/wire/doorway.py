@@ -126,7 +126,12 @@ class Cursor:
 
     def value(self, schema: Construct, what: str) -> Any:
         """The next table's only field, named ``value``."""
-        return self.take(schema, what).value
+        number = _number(schema)
+        if self.remaining < number.size or _taken.get() is not None:
+            return self.take(schema, what).value
+        value = number.unpack_from(self.data, self.at)[0]
+        self.at += number.size
+        return value
 
     def take_bytes(self, size: int, what: str) -> bytes:
         """The next ``size`` bytes, as a copy."""
@@ -188,12 +193,12 @@ class _Plain:
                 raise TypeError(f"field {field.name} is neither a little-endian number nor bytes")
             self._fields.append((field.name, place, count, constant))
             place += 1 if count is None else count
-        self._struct = struct.Struct("".join(codes))
-        if self._struct.size != size_of(schema):
+        self.format = struct.Struct("".join(codes))
+        if self.format.size != size_of(schema):
             raise TypeError("a table has the size of its fields")
 
     def parse(self, raw: bytes) -> dict[str, Any] | None:
-        values = self._struct.unpack(raw)
+        values = self.format.unpack(raw)
         record: dict[str, Any] = {}
         for name, place, count, constant in self._fields:
             value = values[place] if count is None else values[place : place + count]
@@ -212,7 +217,7 @@ class _Plain:
                     values.append(fields[name])
                 else:
                     values.extend(fields[name])
-            return self._struct.pack(*values)
+            return self.format.pack(*values)
         except (struct.error, KeyError, OverflowError):
             return None
 
@@ -220,6 +225,16 @@ class _Plain:
 @cache
 def _plain(schema: Construct) -> _Plain:
     return _Plain(schema)
+
+
+@cache
+def _number(schema: Construct) -> struct.Struct:
+    """The format of a table whose only field is a number named ``value``."""
+    (field,) = schema.subcons
+    plain = _plain(schema)
+    if field.name != "value" or not isinstance(field.subcon, FormatField):
+        raise TypeError("a table of one number has one field, which is a number")
+    return plain.format
 
 
 @cache

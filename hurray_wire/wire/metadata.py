@@ -39,13 +39,7 @@ def decode_metadata(section: memoryview, *, base: int = 0, limits: Limits | None
     limits = limits or Limits()
     cursor = Cursor(section, area="metadata", base=base, error=InvalidFileError)
     count = cursor.value(structs.U32, "the key-value section")
-    if count > limits.max_metadata_entries:
-        raise LimitError(
-            f"the key-value section has {count} entries, above the limit of {limits.max_metadata_entries}",
-            rule="limit.metadata-entries",
-            declared=limits.max_metadata_entries,
-            found=count,
-        )
+    left = _left(limits.max_metadata_entries, count, "the key-value section", base, limits)
     metadata: Metadata = {}
     for _ in range(count):
         start = cursor.offset
@@ -56,7 +50,11 @@ def decode_metadata(section: memoryview, *, base: int = 0, limits: Limits | None
             raise InvalidFileError(
                 f"metadata key {key!r} is there twice", rule="metadata.key-duplicate", offset=start, found=key
             )
-        metadata[key] = _decode_value(cursor, cursor.value(structs.U8, f"the value tag of {key!r}"), key, limits)
+        tag = cursor.value(structs.U8, "a value's tag")
+        if tag == ARRAY:
+            metadata[key], left = _decode_array(cursor, key, left, limits)
+        else:
+            metadata[key] = _decode_scalar(cursor, tag, key)
     if cursor.remaining:
         raise InvalidFileError(
             f"{cursor.remaining} bytes follow the last of {count} metadata entries",
@@ -106,14 +104,26 @@ def _seal_entry(crc: int) -> bytes:
     return b"".join(parts) + build(structs.U64, {"value": crc})
 
 
-def _decode_value(cursor: Cursor, tag: int, key: str, limits: Limits) -> Any:
-    if tag != ARRAY:
-        return _decode_scalar(cursor, tag, key)
+def _left(left: int, count: int, what: str, offset: int, limits: Limits) -> int:
+    """How many entries and elements may still come once ``count`` of them do."""
+    if count > left:
+        raise LimitError(
+            f"{what} has {count} entries, and metadata at most {limits.max_metadata_entries} in all",
+            rule="limit.metadata-entries",
+            offset=offset,
+            declared=limits.max_metadata_entries,
+            found=count,
+        )
+    return left - count
+
+
+def _decode_array(cursor: Cursor, key: str, left: int, limits: Limits) -> tuple[list[Any], int]:
+    """The elements, and how many entries and elements may still come."""
     start = cursor.offset
     header = cursor.take(structs.ARRAY_HEADER, f"the array {key!r}")
     if header.element_tag in _NUMBERS:
         raw = cursor.view(header.count * 8, f"the array {key!r}")
-        return np.frombuffer(raw, dtype=_NUMBERS[header.element_tag][1]).tolist()
+        return np.frombuffer(raw, dtype=_NUMBERS[header.element_tag][1]).tolist(), left
     if header.element_tag == ARRAY or not STRING <= header.element_tag <= BYTES:
         raise InvalidFileError(
             f"the array {key!r} has elements of the unknown kind {header.element_tag}",
@@ -121,15 +131,8 @@ def _decode_value(cursor: Cursor, tag: int, key: str, limits: Limits) -> Any:
             offset=start,
             found=header.element_tag,
         )
-    if header.count > limits.max_metadata_entries:
-        raise LimitError(
-            f"the array {key!r} has {header.count} elements, above the limit of {limits.max_metadata_entries}",
-            rule="limit.metadata-entries",
-            offset=start,
-            declared=limits.max_metadata_entries,
-            found=header.count,
-        )
-    return [_decode_scalar(cursor, header.element_tag, key) for _ in range(header.count)]
+    left = _left(left, header.count, f"the array {key!r}", start, limits)
+    return [_decode_scalar(cursor, header.element_tag, key) for _ in range(header.count)], left
 
 
 def _decode_scalar(cursor: Cursor, tag: int, key: str) -> Any:

@@ -52,6 +52,40 @@ def test_an_object_that_ends_before_its_size_is_truncated() -> None:
         hw.open(Liar(entry("accepted/one-tensor.hrry").data))
 
 
+@pytest.mark.parametrize("size", [-1, 1 << 63, 1 << 70])
+def test_an_object_of_no_possible_size_is_refused(size: int) -> None:
+    class Liar(io.BytesIO):
+        def seek(self, offset: int, whence: int = 0) -> int:
+            return size if whence == 2 else super().seek(offset, whence)
+
+    with pytest.raises(hw.InvalidFileError) as caught:
+        hw.open(Liar(entry("accepted/one-tensor.hrry").data))
+    assert caught.value.rule == "file.object"
+
+
+def test_an_object_whose_seek_answers_nothing_is_asked_where_it_is() -> None:
+    class Silent(io.BytesIO):
+        def seek(self, offset: int, whence: int = 0) -> None:  # type: ignore[override]
+            super().seek(offset, whence)
+
+    with hw.open(Silent(entry("accepted/one-tensor.hrry").data)) as file:
+        assert len(file) == 1
+
+
+def test_text_is_told_as_such() -> None:
+    with pytest.raises(TypeError, match="binary mode"):
+        hw.open(io.StringIO("HRRYFILE" * 100))
+
+
+def test_an_object_that_has_nothing_yet_is_not_taken_for_one_that_ended() -> None:
+    class Later(io.BytesIO):
+        def read(self, size: int | None = -1) -> None:  # type: ignore[override]
+            return None
+
+    with pytest.raises(BlockingIOError):
+        hw.open(Later(entry("accepted/one-tensor.hrry").data))
+
+
 @pytest.mark.parametrize("mmap", [True, False], ids=["mapped", "read"])
 @pytest.mark.parametrize("entry", FILES, ids=str)
 def test_closing_twice_is_fine_and_a_closed_file_refuses(entry: Entry, mmap: bool) -> None:

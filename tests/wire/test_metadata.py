@@ -111,6 +111,16 @@ def test_a_section_that_breaks_a_rule_is_refused_by_it(packed, rule):
     assert caught.value.rule == rule
 
 
+def test_entries_and_elements_count_together_and_numbers_do_not():
+    texts, numbers = array(1, 2, text(b"") * 2), array(3, 9, bytes(72))
+    packed = section((b"a", 7, texts), (b"b", 7, numbers), (b"c", 7, texts))
+    expected = {"a": ["", ""], "b": [0] * 9, "c": ["", ""]}
+    assert decode_metadata(memoryview(packed), limits=Limits(max_metadata_entries=7)) == expected
+    with pytest.raises(hw.LimitError) as caught:
+        decode_metadata(memoryview(packed), limits=Limits(max_metadata_entries=6))
+    assert caught.value.rule == "limit.metadata-entries"
+
+
 @pytest.mark.parametrize(
     ("metadata", "rule"),
     [
