@@ -8,6 +8,7 @@ padding, the contents of index buffers) is left to :meth:`File.verify`.
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -46,6 +47,19 @@ FileT = TypeVar("FileT", bound="File")
 
 SEQ_LENS = "seq_lens"
 SCALE_SUFFIX = ".scale"
+
+
+class MissingTensorError(KeyError):
+    """There is no tensor of this name. Which names come near is looked up only when somebody reads the message."""
+
+    def __init__(self, name: object, names: Sequence[str] = ()) -> None:
+        super().__init__(name)
+        self._names = names
+
+    def __str__(self) -> str:
+        near = difflib.get_close_matches(str(self.args[0]), self._names, n=3)
+        others = f"; there is {' and '.join(map(repr, near))}" if near else f" among {len(self._names)}"
+        return f"no tensor {self.args[0]!r}{others}"
 
 
 class File(Mapping[str, Tensor]):
@@ -109,11 +123,13 @@ class File(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         """The tensor of this name: a PagedTensor if it is block-paged, a CompositeTensor for the head of a composite.
 
-        KeyError if there is none.
+        KeyError if there is none, which tells the names that come near.
         """
         with self._lock:
             tensor = self._tensors.get(name)
             if tensor is None:
+                if name not in self._index:
+                    raise MissingTensorError(name, self.names)
                 tensor = self._tensors[name] = self._read_tensor(self._index.entry(name))
             return tensor
 

@@ -154,7 +154,9 @@ def test_a_tensor_named_seq_lens_must_be_lengths(descriptor, buffer):
     ],
 )
 def test_a_broken_table_is_refused_before_any_page_is_read(table, ptr, rule):
-    file = hw.open(snapshot(table=table, ptr=ptr))
+    data = bytearray(snapshot(checksums=False))
+    data[8192 : 8192 + 12], data[12288 : 12288 + 12] = table, ptr
+    file = hw.open(data)
     tensor = file["layers.0.key"]
     for action in (tensor.gather, tensor.ragged, lambda: tensor.block_table, file.verify):
         with pytest.raises(hw.InvalidDescriptorError) as caught:
@@ -282,3 +284,25 @@ def test_a_batch_of_unknown_heads_has_no_pages():
     for action in (tensor.gather, tensor.ragged, lambda: tensor.page_pool):
         with pytest.raises(hw.UnsupportedError):
             action()
+
+
+def test_metadata_are_a_copy_and_so_are_their_lists():
+    out = io.BytesIO()
+    hw.create(out, metadata={"list": [1, 2]}).close()
+    with hw.open(out.getvalue()) as file:
+        file.metadata["list"].append(3)
+        file.metadata["more"] = 4
+        assert file.metadata["list"] == [1, 2]
+        assert "more" not in file.metadata
+        assert file.verify().checksums == 0
+
+
+def test_a_name_that_is_not_there_is_told_with_those_that_come_near():
+    with hw.open(snapshot()) as file:
+        with pytest.raises(KeyError) as caught:
+            file["layer.0.key"]
+        assert caught.value.args == ("layer.0.key",)
+        assert str(caught.value) == "no tensor 'layer.0.key'; there is 'layers.0.key'"
+        with pytest.raises(KeyError, match="no tensor 17 among 2"):
+            file[17]
+        assert file.get("layer.0.key") is None
