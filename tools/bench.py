@@ -4,7 +4,7 @@
 
 A ratio is the time of the other over our time, the median of runs in pairs on one machine in one minute: 2.0 is
 twice as fast, and a number below 1.0 is a loss, which is printed like any other. Groups: gather, overhead, jax, torch,
-pack, open, read, small, stream, adapters, zstd. Those whose libraries are not installed are left out and said to be.
+pack, open, read, small, stream, scale, adapters, zstd. Those whose libraries are not installed are left out and said to be.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import bench_adapters
 import bench_files
 import bench_gather
+import bench_scale
 import bench_torch
 import bench_zstd
 
@@ -48,6 +49,7 @@ GROUPS: dict[str, Callable[[], Iterable[tuple[str, float, str]]]] = {
     "jax": bench_gather.jax_rows,
     "torch": bench_torch.rows,
     **{name: (lambda name=name: bench_files.rows({name})) for name in bench_files.GROUPS},
+    "scale": bench_scale.rows,
     "adapters": bench_adapters.rows,
     "zstd": bench_zstd.rows,
 }
