@@ -4,7 +4,8 @@
 
 A ratio is the time of the other over our time, the median of runs in pairs on one machine in one minute: 2.0 is
 twice as fast, and a number below 1.0 is a loss, which is printed like any other. Groups: gather, overhead, jax, torch,
-pack, open, read, small, stream, scale, adapters, zstd. Those whose libraries are not installed are left out and said to be.
+pack, open, read, small, stream, scale, adapters, zstd. Those whose libraries are not installed are left out and said
+to be.
 """
 
 from __future__ import annotations
