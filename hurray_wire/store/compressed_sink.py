@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import threading
 from array import array
 from collections import deque
 from concurrent.futures import Future, wait
@@ -48,6 +49,10 @@ _UNDER_WAY_BYTES = 24 << 20  # packing stays small beside its input, whatever th
 _UNDER_WAY_FRAMES = 256
 _INLINE_BYTES = 16 << 10  # compressed sooner than a thread wakes up
 
+_SCRATCH_BYTES = 1 << 20  # what a thread keeps, enough for frames of the usual size
+
+_scratch = threading.local()
+
 
 class CompressedSink(Sink):
     """Compresses into another sink, which it owns."""
@@ -62,7 +67,8 @@ class CompressedSink(Sink):
         self._element_bytes = 1
         self._frame: Bytes | None = None  # the frame that is being filled, and how far it is
         self._filled = 0
-        self._under_way: deque[tuple[Future[bytes], int]] = deque()
+        self._spare: list[Bytes] = []  # frames that were handed on: new memory costs more than the copy into it
+        self._under_way: deque[tuple[Future[bytes], int, Bytes | None]] = deque()
         self._under_way_bytes = 0
         self._under_way_limit = min((cpu_count() + 1) * _UNDER_WAY_PER_CPU, _UNDER_WAY_BYTES)
         self._sizes, self._inflated_sizes, self._checksums = array("I"), array("I"), array("I")
@@ -78,7 +84,10 @@ class CompressedSink(Sink):
 
     def cut(self, unit_bytes: int = 1, element_bytes: int = 1) -> None:
         self._end_frame()
-        self._frame_bytes = max(FRAME_BYTES // unit_bytes, 1) * unit_bytes
+        frame_bytes = max(FRAME_BYTES // unit_bytes, 1) * unit_bytes
+        if frame_bytes != self._frame_bytes:
+            self._frame_bytes = frame_bytes
+            self._spare.clear()
         self._element_bytes = element_bytes if self._planes else 1
 
     def commit(self, *, durable: bool) -> None:
@@ -89,7 +98,7 @@ class CompressedSink(Sink):
         self._inner.commit(durable=durable)
 
     def abort(self) -> None:
-        futures = [future for future, _ in self._under_way]
+        futures = [future for future, *_ in self._under_way]
         self._under_way.clear()
         if self._process == os.getpid():  # in a forked child nobody is at work on them
             for future in futures:
@@ -102,11 +111,17 @@ class CompressedSink(Sink):
             assert view[: len(FILE_MAGIC)] == FILE_MAGIC, "a file is written from its start"
             view = memoryview(planes.PLANES_MAGIC + view[len(FILE_MAGIC) :])
         data = np.frombuffer(view, dtype=np.uint8)
+        # The view is the writer's again when this returns. Until then frames are borrowed from it; those that may then
+        # still be under way, and the one that is only begun, are copies. NumPy lets other threads run meanwhile.
+        copied = self._under_way_limit + 2 * self._frame_bytes
         while len(data):
             if self._frame is None:
-                self._frame = np.empty(self._frame_bytes, dtype=np.uint8)
+                if len(data) >= copied:
+                    self._compress(data[: self._frame_bytes])
+                    data = data[self._frame_bytes :]
+                    continue
+                self._frame = self._spare.pop() if self._spare else np.empty(self._frame_bytes, dtype=np.uint8)
             part = data[: len(self._frame) - self._filled]
-            # a copy, since the view is the writer's again when this returns; NumPy lets other threads run meanwhile
             self._frame[self._filled : self._filled + len(part)] = part
             self._filled += len(part)
             if self._filled == len(self._frame):
@@ -115,12 +130,15 @@ class CompressedSink(Sink):
 
     def _end_frame(self) -> None:
         if self._frame is not None:
-            frame = self._frame[: self._filled]
+            frame, filled = self._frame, self._filled
             self._frame, self._filled = None, 0
-            self._compress(frame)
+            self._compress(frame[:filled], frame)
 
-    def _compress(self, data: Bytes) -> None:
-        """Begin to compress one frame, and hand on as many earlier ones as keeps what is under way within bounds."""
+    def _compress(self, data: Bytes, memory: Bytes | None = None) -> None:
+        """Begin to compress one frame, and hand on as many earlier ones as keeps what is under way within bounds.
+
+        ``memory`` is what it lies in, to be used again, if that is ours.
+        """
         if len(self._sizes) + len(self._under_way) == _MAX_FRAMES:
             raise LimitError(
                 f"the file would have more than the {_MAX_FRAMES} frames that a reader takes",
@@ -134,7 +152,7 @@ class CompressedSink(Sink):
             future.set_result(_compressed(job))
         else:
             future = submit(_compressed, job)
-        self._under_way.append((future, len(data)))
+        self._under_way.append((future, len(data), memory))
         self._under_way_bytes += len(data)
         while self._under_way_bytes > self._under_way_limit or len(self._under_way) > _UNDER_WAY_FRAMES:
             self._hand_on()
@@ -146,9 +164,11 @@ class CompressedSink(Sink):
                 "frames of this file were being compressed when the process forked; the child cannot finish them",
                 rule="file.unfinished",
             )
-        future, size = self._under_way.popleft()
+        future, size, memory = self._under_way.popleft()
         frame = future.result()
         self._under_way_bytes -= size
+        if memory is not None and len(memory) == self._frame_bytes:
+            self._spare.append(memory)
         self._inner.write(frame)
         self._sizes.append(len(frame))
         self._inflated_sizes.append(size)
@@ -190,4 +210,16 @@ def whole_pages(descriptor: TensorDescriptor) -> int:
 
 def _compressed(job: tuple[Bytes, int, int]) -> bytes:
     data, element_bytes, level = job
-    return compress(data if element_bytes == 1 else planes.split(data, element_bytes), level)
+    if element_bytes == 1:
+        return compress(data, level)
+    return compress(planes.split(data, element_bytes, _scratch_of(len(data))), level)
+
+
+def _scratch_of(size: int) -> Bytes:
+    """Memory of the calling thread for so many bytes, which is used again."""
+    if size > _SCRATCH_BYTES:
+        return np.empty(size, dtype=np.uint8)
+    memory: Bytes | None = getattr(_scratch, "memory", None)
+    if memory is None:
+        memory = _scratch.memory = np.empty(_SCRATCH_BYTES, dtype=np.uint8)
+    return memory[:size]

@@ -29,13 +29,14 @@ def element_bytes(descriptor: TensorDescriptor) -> int:
     return descriptor.element_type.bits // 8 if paged and descriptor.element_type.bits in _SPLIT_BITS else 1
 
 
-def split(data: Bytes, size: int) -> Bytes:
-    """The planes of elements of ``size`` bytes (2, 4 or 8), one after another; uint8, the caller's own.
+def split(data: Bytes, size: int, out: Bytes | None = None) -> Bytes:
+    """The planes of elements of ``size`` bytes (2, 4 or 8), one after another; uint8, in ``out`` or the caller's own.
 
     ``data`` is contiguous. Bytes behind the last whole element stay where they are.
     """
     count = len(data) // size
-    out = np.empty_like(data)
+    if out is None:
+        out = np.empty_like(data)
     numbers = data[: count * size].view(f"<u{size}")
     for plane in range(size):
         # shifting into a narrower output is a masked store to NumPy: 2 to 4 times faster than a strided copy
