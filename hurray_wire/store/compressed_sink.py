@@ -57,6 +57,8 @@ _scratch = threading.local()
 class CompressedSink(Sink):
     """Compresses into another sink, which it owns."""
 
+    busies_threads = True
+
     def __init__(self, inner: Sink, *, level: int, planes: bool) -> None:
         super().__init__()
         self._inner = inner

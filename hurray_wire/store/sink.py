@@ -25,6 +25,8 @@ _WRITE_MAX = 1 << 30  # Linux writes at most 2 GiB - 4 KiB at once
 class Sink(ABC):
     """Takes bytes in order. Ends with :meth:`commit` or :meth:`abort`, whichever comes first."""
 
+    busies_threads = False  # True if writing leaves work to other threads, and returns while they are at it
+
     def __init__(self) -> None:
         self.position = 0
 
