@@ -3,6 +3,8 @@
     pack.py      a dump of arrays -> a snapshot
     unpack.py    a snapshot -> what is in it, its arrays, or an answer (verify, expect, diff, annotate)
     console.py   what both share: one-line errors, exit codes, signals, closed pipes, escaped names
+    standard.py  standard streams that are closed
+    spooling.py  what comes through a pipe and is needed whole
     choices.py   the values of options: numbers and ranges, key=value
     formats.py   what array files call element types
     dump.py      reading .safetensors, .npz and folders of .npy
@@ -11,6 +13,7 @@
     opening.py   files, URLs and streams, told apart
     export.py    a snapshot as arrays: pages, ragged, padded
     arrays.py    writing arrays, whole or not at all
+    folders.py   a folder that appears when it is whole, and what killed runs left of one
     listing.py   a file as a table, or as JSON
     expect.py    the values that a user demands
 

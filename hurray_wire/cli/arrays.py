@@ -13,8 +13,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
-import shutil
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +26,7 @@ from numpy.typing import NDArray
 
 from ..store.sink import Sink, open_sink
 from .console import CliError
+from .folders import clear_abandoned, working_folder
 from .formats import DTYPES, SAFETENSORS_TYPES, as_bits
 
 __all__ = ["OutArray", "Progress", "is_array_target", "write_arrays"]
@@ -130,16 +129,12 @@ def _write_folder(target: str, made: Iterator[tuple[str, NDArray[Any]]]) -> None
     path = Path(os.path.realpath(target))
     if path.is_dir() and any(path.iterdir()):
         raise CliError(f"{target}: the folder is not empty")
-    beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.tmp")
-    beside.mkdir()
-    try:
+    clear_abandoned(path)
+    with working_folder(path) as beside:
         for name, array in _with_dtypes(made):
             with (beside / f"{name}.npy").open("xb") as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
         beside.rename(path)
-    except BaseException:
-        shutil.rmtree(beside)
-        raise
 
 
 def _with_dtypes(made: Iterator[tuple[str, NDArray[Any]]]) -> Iterator[tuple[str, NDArray[Any]]]:

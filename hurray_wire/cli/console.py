@@ -8,6 +8,7 @@ from files is escaped before it is shown.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -26,6 +27,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from ..errors import HurrayError
+from .standard import standard_streams
 
 __all__ = [
     "BAD_DATA",
@@ -80,7 +82,7 @@ def usage_error(message: str) -> NoReturn:
 def run(command: click.Command, name: str, argv: Sequence[str] | None) -> int:
     """Run ``command`` as the program ``name`` and return its exit code; None stands for this process's arguments."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    with _patient_text(sys.stdout), _patient_text(sys.stderr), _signals():
+    with standard_streams(), _patient_text(sys.stdout), _patient_text(sys.stderr), _signals():
         try:
             code = _invoke(command, name, arguments)
             sys.stdout.flush()
@@ -240,6 +242,8 @@ def _complain(name: str, message: str) -> None:
 
 
 def _system_words(error: OSError) -> str:
+    if error.errno == errno.EBADF:
+        return "a standard stream that is needed here is closed"
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
     return f"{where}{error.strerror or error}"
 

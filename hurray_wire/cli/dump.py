@@ -9,6 +9,8 @@ as well; an .npz file is read array by array.
 from __future__ import annotations
 
 import json
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -23,22 +25,31 @@ from safetensors import SafetensorError, safe_open
 from .console import CliError
 from .formats import DTYPES, ELEMENT_TYPES, SAFETENSORS_TYPES
 
-__all__ = ["Dump", "open_dump"]
+__all__ = ["HEAD_BYTES", "Dump", "check_head", "open_dump"]
 
 _ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")  # the second begins an archive with nothing in it
 _HURRAY_MAGIC = b"HRRY"
+_HEADER_MOST = 100_000_000  # the safetensors package's own bound on the length of a header
+HEAD_BYTES = 9  # that length, with which such a file begins, and the brace that begins the header
 
-# Whatever NumPy and zipfile raise on a damaged file; both promise no class of their own.
+# Whatever NumPy and zipfile raise on a damaged file; both promise no class of their own. NumPy takes the header of a
+# .npy file for Python, so that all kinds of errors of syntax are among them.
 _BROKEN = (
     ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    SyntaxError,
     EOFError,
-    KeyError,
     OverflowError,
     NotImplementedError,
     RuntimeError,
+    MemoryError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )
+_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 class Dump(Mapping[str, NDArray[Any]]):
@@ -84,14 +95,24 @@ def open_dump(path: str, *, said: str) -> Iterator[Dump]:
         yield _open_folder(Path(path))
         return
     with Path(path).open("rb") as file:
-        magic = file.read(4)
-    if magic in _ZIP_MAGICS:
+        head = file.read(HEAD_BYTES)
+    check_head(head, said)
+    if head.startswith(_ZIP_MAGICS):
         with _open_npz(path, said) as dump:
             yield dump
-    elif magic == _HURRAY_MAGIC:
-        raise CliError(f"{said}: this is a Hurray file already; hurray-unpack reads it")
     else:
         yield _open_safetensors(path, said)
+
+
+def check_head(head: bytes, said: str) -> None:
+    """Refuse what starts with these bytes if it can be no dump: the rest of it need not be read."""
+    if head.startswith(_HURRAY_MAGIC):
+        raise CliError(f"{said}: this is a Hurray file already; hurray-unpack reads it")
+    header = int.from_bytes(head[:8], "little")
+    if not head.startswith(_ZIP_MAGICS) and (header > _HEADER_MOST or head[8:] not in (b"", b"{")):
+        raise CliError(
+            f"{said}: not a .safetensors file, an .npz file or a folder of .npy files: it starts with {head.hex(' ')}"
+        )
 
 
 def _open_safetensors(path: str, said: str) -> Dump:
@@ -139,9 +160,21 @@ def _open_folder(folder: Path) -> Dump:
     def load(name: str) -> NDArray[Any]:
         file = folder / f"{name}.npy"
         with _broken(str(file)):
+            _check_header(file)
             return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
 
     return Dump(str(folder), [file.stem for file in files], load)
+
+
+def _check_header(path: Path) -> None:
+    """Refuse elements of no bytes and negative dimensions: in a file that it maps, NumPy divides by the one."""
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADER_READERS:
+            raise ValueError(f"version {version[0]}.{version[1]} of the format is not for arrays of numbers")
+        shape, _, dtype = _HEADER_READERS[version](file)
+    if not dtype.itemsize or any(size < 0 for size in shape):
+        raise ValueError(f"there is no array of shape {list(shape)} and {dtype}")
 
 
 def _declared_dtypes(path: str, entry: NDArray[Any]) -> dict[str, np.dtype[Any]]:
@@ -161,7 +194,9 @@ def _declared_dtypes(path: str, entry: NDArray[Any]) -> dict[str, np.dtype[Any]]
 def _broken(what: str) -> Iterator[None]:
     """What NumPy says of a damaged file, in one line that names it."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of syntax, and of files that Python 2 has written
+            yield
     except OSError:
         raise
     except _BROKEN as error:

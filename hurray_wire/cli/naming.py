@@ -122,10 +122,11 @@ def _index(match: re.Match[str]) -> int | None:
 
 
 def _as_scale(dump: Dump, name: str) -> NDArray[np.float32]:
-    try:
-        return dump[name].astype(np.float32)
-    except (TypeError, ValueError) as error:
-        raise CliError(f"{dump.path}: {name} does not hold numbers: {error}") from error
+    array = dump[name]
+    if array.dtype.kind in "bcmMSUTO" or array.dtype.type is np.void:  # ml_dtypes are void by kind, but not by type
+        raise CliError(f"{dump.path}: {name} holds {array.dtype}, not real numbers")
+    with np.errstate(over="ignore"):  # infinite then, which is refused as such
+        return array.astype(np.float32)
 
 
 def _shown(dump: Dump) -> str:

@@ -1,7 +1,8 @@
 """Opening what ``hurray-unpack`` is given: a file, a URL of one, or a stream from standard input, a pipe or a file.
 
-Which of these it is, the first bytes tell, and what is none of them is refused by them. A whole file that comes
-through a pipe is kept in memory. Nothing may follow the snapshot: whoever looks at a stream here looks at all of it.
+Which of these it is, the first bytes tell, and what is none of them is refused by them: a pipe may never end. A whole
+file that comes through one is kept as ``spooling.py`` tells. Nothing may follow the snapshot: whoever looks at a stream
+here looks at all of it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import hurray_wire as hw
 
 from ..store.frames import is_skippable, is_zstd
 from ..store.target import is_url
+from ..wire.container import HEADER_BYTES, decode_header
+from ..wire.planes import PLANES_MAGIC
 from .console import CliError
+from .spooling import read_head, spooled
 
-__all__ = ["about", "named", "opened"]
+__all__ = ["about", "named", "opened", "standard_input"]
 
 _FILE_MAGIC = b"HRRYFILE"
 _STREAM_MAGIC = _FILE_MAGIC[:4]
@@ -44,18 +48,36 @@ def opened(file: str, seq_lens: list[int] | None) -> Iterator[tuple[hw.Snapshot,
             yield snapshot, path.stat().st_size
             return
         readable = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb", buffering=0))
-        yield _received(readable, file, seq_lens), None
+        head = _judged_head(readable, file)
+        if _is_stream(head):
+            yield _received(head, readable, file, seq_lens), None
+            return
+        whole = stack.enter_context(spooled(head, readable, named(file)))
+        yield stack.enter_context(hw.open(whole, permissive=True, seq_lens=seq_lens)).snapshot(), None
 
 
-def _received(readable: Any, file: str, seq_lens: list[int] | None) -> hw.Snapshot:
-    """The snapshot that comes along: a stream, or the bytes of a whole file."""
-    head = b""
-    while len(head) < _HEAD_BYTES and (piece := readable.read(_HEAD_BYTES - len(head))):
-        head += piece
+@contextmanager
+def standard_input() -> Iterator[Any]:
+    """All of standard input, a stream or a file, as one bytes-like object."""
+    readable = sys.stdin.buffer
+    with spooled(_judged_head(readable, "-"), readable, named("-")) as whole:
+        yield whole
+
+
+def _judged_head(readable: Any, file: str) -> bytes:
+    """The first bytes of what comes along, as many as tell that it may be a file or a stream."""
+    head = read_head(readable, _HEAD_BYTES)
     _check_kind(head, file)
+    if head.startswith(_FILE_MAGIC):
+        head += read_head(readable, HEADER_BYTES - len(head))
+        if len(head) == HEADER_BYTES:
+            decode_header(memoryview(head))
+    return head
+
+
+def _received(head: bytes, readable: Any, file: str, seq_lens: list[int] | None) -> hw.Snapshot:
+    """The snapshot on a stream."""
     resumed = _Resumed(head, readable)
-    if not _is_stream(head):
-        return hw.open(resumed.readall(), permissive=True, seq_lens=seq_lens).snapshot()
     snapshot = hw.receive_snapshot(resumed, seq_lens=seq_lens)
     if resumed.read(1):
         raise CliError(f"bytes follow the snapshot on {named(file)}")
@@ -70,7 +92,7 @@ def _starts_as_stream(path: Path) -> bool:
 
 
 def _is_stream(head: bytes) -> bool:
-    return head.startswith(_STREAM_MAGIC) and not head.startswith(_FILE_MAGIC)
+    return head.startswith(_STREAM_MAGIC) and not head.startswith((_FILE_MAGIC, PLANES_MAGIC))
 
 
 def _check_kind(head: bytes, file: str) -> None:

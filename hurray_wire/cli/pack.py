@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -35,15 +34,15 @@ from .console import (
     say,
     usage_error,
 )
-from .dump import open_dump
+from .dump import HEAD_BYTES, check_head, open_dump
 from .formats import ELEMENT_TYPES
+from .spooling import copy_bounded, read_head
 
 __all__ = ["main"]
 
 NAME = "hurray-pack"
 
 _NAMES_SHOWN = 8
-_PIECE_BYTES = 1 << 20
 _DEFAULT_LEVEL = "default"
 _ALIGNMENTS = [str(1 << bits) for bits in range(12, 22)]
 
@@ -148,7 +147,8 @@ def pack(
 ) -> int:
     """Pack the paged KV cache in DUMP into a snapshot.
 
-    DUMP is a .safetensors file, an .npz file, a folder of .npy files, or - for one of these files on standard input.
+    DUMP is a .safetensors file, an .npz file, a folder of .npy files, or - for one of these files (of at most
+    64 GiB) on standard input.
     Only the pages of the sequences are written, and slots that hold no token become zeros.
     """
     if not output:
@@ -168,7 +168,7 @@ def pack(
     if options["left_padded"] and options["layout"] != DENSE:
         usage_error(f"--left-padded is about a cache without pages: add --layout {DENSE}")
     quiet, apart = options["quiet"], is_standard_output(output)
-    with _dump_file(dump) as path, open_dump(path, said="standard input" if dump == "-" else dump) as arrays:
+    with _dump_file(dump) as path, open_dump(path, said=_said(dump)) as arrays:
         batch = read_batch(arrays, layers, seqs, options)
         ignored = [name for name in arrays if name not in batch.used]
         if ignored and not quiet:
@@ -262,13 +262,20 @@ def _dump_file(dump: str) -> Iterator[str]:
         yield dump
         return
     with ExitStack() as stack:
+        said = _said(dump)
         source = sys.stdin.buffer if dump == "-" else stack.enter_context(Path(dump).open("rb"))
+        head = read_head(source, HEAD_BYTES)
+        if not head:
+            raise CliError(f"{said} is empty")
+        check_head(head, said)
         file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="hurray-pack-"))
-        shutil.copyfileobj(source, file, _PIECE_BYTES)
+        copy_bounded(head, source, file, said)
         file.flush()
-        if not file.tell():
-            raise CliError(f"{'standard input' if dump == '-' else dump} is empty")
         yield file.name
+
+
+def _said(dump: str) -> str:
+    return "standard input" if dump == "-" else dump
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -31,7 +32,7 @@ from .console import (
 from .expect import expected_values, unmet
 from .export import Choice, dense_arrays, snapshot_arrays
 from .listing import as_json, listing, print_listing
-from .opening import about, named, opened
+from .opening import about, named, opened, standard_input
 
 __all__ = ["main"]
 
@@ -90,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
 def unpack(file: str | None, expect: tuple[str, ...], annotated: str | None, **options: Any) -> int:
     """Say what is in FILE, or do with it what the options say.
 
-    FILE is a path, a URL, or - for standard input: a stream, or a whole file.
+    FILE is a path, a URL, or - for standard input: a stream, or a whole file (of at most 64 GiB).
     """
     if file is None and annotated:
         file, annotated = annotated, ""  # "--annotate FILE": an option with an optional value has taken the argument
@@ -192,10 +193,9 @@ def _list(file: str, snapshot: hw.Snapshot, size: int | None, *, as_json_wanted:
 
 def _annotate(file: str, tensor: str | None, *, as_json_wanted: bool) -> list[dict[str, Any]]:
     """Print the rows, or gather them for JSON."""
-    rows = annotate(sys.stdin.buffer.read() if file == "-" else file, tensor=tensor)
     gathered = []
-    with about(file):
-        for row in rows:
+    with about(file), standard_input() if file == "-" else nullcontext(file) as target:
+        for row in annotate(target, tensor=tensor):
             if as_json_wanted:
                 data = None if row.data is None else row.data.hex()
                 gathered.append(as_json({**dataclasses.asdict(row), "data": data}))

@@ -93,12 +93,28 @@ def packed(folder, *arguments, layers=LAYERS):
     return target
 
 
-def process(command, *arguments, **options):
-    """The command in a process of its own; its environment may be changed by ``env``."""
+# Becomes another program, for which signals mean what they mean by themselves but for those that are ignored, and some
+# of the standard streams are closed. (What is ignored stays so in a child, as SIGHUP does under nohup.)
+BECOME = """
+import os, signal, sys
+ignored, closed, *program = sys.argv[1:]
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN if str(int(number)) in ignored.split() else signal.SIG_DFL)
+for number in closed.split():
+    os.close(int(number))
+os.execv(program[0], program)
+"""
+
+
+def process(command, *arguments, ignored=(), closed=(), **options):
+    """The command in a process of its own; its environment may be changed by ``env``.
+
+    ``ignored`` are signals that it ignores, whatever this process ignores, ``closed`` numbers of standard streams.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
-    return subprocess.Popen(
-        [sys.executable, "-m", f"hurray_wire.cli.{command}", *map(str, arguments)], env=environment, **options
-    )
+    told = [" ".join(str(int(number)) for number in numbers) for numbers in (ignored, closed)]
+    program = [sys.executable, "-m", f"hurray_wire.cli.{command}", *map(str, arguments)]
+    return subprocess.Popen([sys.executable, "-I", "-S", "-c", BECOME, *told, *program], env=environment, **options)
 
 
 def finished(command, *arguments, **options):

@@ -132,6 +132,12 @@ def test_a_folder_is_no_file(tmp_path, capsys):
     assert one_error(capsys, "hurray-unpack") == f"{tmp_path}: Is a directory"
 
 
+def test_a_folder_that_is_not_there_is_no_output(dump, tmp_path, capsys):
+    assert pack(dump, "-o", f"{tmp_path}/new/") == 1
+    assert one_error(capsys, "hurray-pack") == f"{tmp_path}/new/: Is a directory"
+    assert not (tmp_path / "new").exists()
+
+
 def test_control_characters_in_errors_are_escaped(tmp_path, capsys):
     assert unpack(tmp_path / "a\nb\x1b[31m") == 1
     assert one_error(capsys, "hurray-unpack") == f"{tmp_path}/a\\nb\\x1b[31m: No such file or directory"

@@ -3,11 +3,14 @@
 import os
 import signal
 import stat
+import struct
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 from cli_cases import (
+    ROOT,
     cache,
     finished,
     one_error,
@@ -20,8 +23,12 @@ from cli_cases import (
 )
 
 import hurray_wire as hw
+from hurray_wire.cli import folders
+from hurray_wire.cli.folders import clear_abandoned, working_folder
 
 OLD = b"what was there before"
+# the start of a .safetensors file with a header of 64 MiB: as far as it is told, a dump
+ENDLESS = struct.pack("<Q", 1 << 26) + b"{" + b" " * (1 << 22)
 
 
 @pytest.fixture
@@ -111,7 +118,7 @@ def test_a_killed_pack_leaves_the_old_file_and_nothing_else(number, folder):
         stdout=subprocess.PIPE,
         env={"TMPDIR": str(folder)},
     ) as running:
-        running.stdin.write(b"x" * (1 << 22))  # more than a pipe holds: returns when the command reads
+        running.stdin.write(ENDLESS)  # more than a pipe holds: returns when the command reads
         running.stdin.flush()
         running.send_signal(number)
         code = running.wait(timeout=60)
@@ -122,6 +129,79 @@ def test_a_killed_pack_leaves_the_old_file_and_nothing_else(number, folder):
     assert (folder / "out").read_bytes() == OLD
     others = [name for name in left(folder) if name not in ("dump", "out")]
     assert others == [] or (number == signal.SIGKILL and all(name.startswith("hurray-pack-") for name in others))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_stays_ignored(number, folder):
+    """As under nohup: the command works on, and ends by itself."""
+    with process(
+        "pack",
+        "-",
+        "-o",
+        folder / "out",
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        ignored=[number],
+    ) as running:
+        running.stdin.write(ENDLESS)
+        running.stdin.flush()
+        running.send_signal(number)
+        err = running.communicate(timeout=60)[1]
+    assert running.returncode == 1
+    assert err.startswith(b"hurray-pack: error: standard input: not a .safetensors file")
+    assert (folder / "out").read_bytes() == OLD
+
+
+# Fills a folder, says that it does, and waits for its end.
+FILLING = """
+import sys
+from pathlib import Path
+from hurray_wire.cli.folders import working_folder
+
+with working_folder(Path(sys.argv[1])) as beside:
+    (beside / "a.npy").write_bytes(b"half of it")
+    print(beside.name, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_that_a_killed_run_has_left_is_removed_by_the_next_run_alone(folder):
+    path = packed(folder)
+    (folder / ".arrays.0123456789.tmp").mkdir()  # not a name of ours
+    (folder / ".other.0123456789ab.tmp").mkdir()  # of another output
+    there = left(folder)
+    with subprocess.Popen(
+        [sys.executable, "-c", FILLING, folder / "arrays"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as filling:
+        half = filling.stdout.readline().decode().strip()
+        assert unpack(path, "-o", f"{folder}/arrays/") == 0
+        assert (folder / half / "a.npy").read_bytes() == b"half of it"  # somebody is at work there
+        filling.kill()
+        filling.wait()
+    assert left(folder) == sorted([*there, half, "arrays"])
+    (folder / "arrays").rename(folder / "first")
+    assert unpack(path, "-o", f"{folder}/arrays/") == 0
+    assert left(folder) == sorted([*there, "first", "arrays"])
+
+
+def test_a_folder_that_is_taken_for_abandoned_before_it_is_locked_is_made_again(folder, monkeypatch):
+    """Whoever removes one does so between its making and its locking here, which in two processes takes bad luck."""
+    real, taken = folders._open, []
+
+    def late(beside):
+        descriptor = real(beside)
+        if not taken:
+            taken.append(beside)
+            clear_abandoned(folder / "arrays")
+        return descriptor
+
+    monkeypatch.setattr(folders, "_open", late)
+    with working_folder(folder / "arrays") as beside:
+        assert beside != taken[0]
+        assert left(folder) == sorted([beside.name, "dump", "out"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

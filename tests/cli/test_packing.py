@@ -1,6 +1,7 @@
 """hurray-pack: which arrays it takes, what of them it writes, and what it refuses."""
 
 import json
+import struct
 import zipfile
 
 import ml_dtypes
@@ -480,3 +481,69 @@ def test_a_batch_without_tokens_is_packed(lens, tmp_path, capsys):
     assert pack(write_safetensors(tmp_path / "d", arrays), "-o", tmp_path / "o") == 0
     assert "0 of 7 pages a layer" in capsys.readouterr().out
     assert hw.load_snapshot(tmp_path / "o").seq_lens.tolist() == lens
+
+
+# .npy files by hand: the header of a version 1.0 file, and 48 bytes of elements
+NPY_FAULTS = {
+    "a bracket that is not closed": "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4",
+    "no Python": "{'descr': '<,4', 'fortran_order': False, 'shape': (3, 4), } 1 1",
+    "a type of nothing": "{'descr': (), 'fortran_order': False, 'shape': (3, 4), }",
+    "a size that is no number": "{'descr': 'f4,f4', 'fortran_order': False, 'shape': (True,), }",
+    "brackets within brackets": "{'descr': '<f4', 'fortran_order': False, 'shape': " + "(" * 300 + ")" * 300 + ", }",
+    "signs before a number": "{'descr': " + "-" * 9000 + "1, 'fortran_order': False, 'shape': (3, 4), }",
+    "a negative size of elements of no bytes": "{'descr': {}, 'fortran_order': True, 'shape': (-1,), }",
+    "elements of no bytes": "{'descr': '|V0', 'fortran_order': True, 'shape': (4, 0), }",
+    "a negative size": "{'descr': '<f4', 'fortran_order': False, 'shape': (-3, -4), }",
+    "more than there is": "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4, 2), }",
+    "more than there can be": f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({1 << 62}, 4), }}",
+    "more than can be counted": f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({1 << 80},), }}",
+    "objects": "{'descr': '|O', 'fortran_order': False, 'shape': (6,), }",
+    "not the header of an array": "'descr'",
+    "bytes that are no text": "\xff\xfe",
+}
+
+
+def npy(header, version=(1, 0)):
+    raw = header.encode("latin-1")
+    return b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version == (1, 0) else "<I", len(raw)) + raw + bytes(48)
+
+
+@pytest.mark.parametrize("form", ["folder", "npz"])
+@pytest.mark.parametrize("fault", NPY_FAULTS)
+def test_a_damaged_npy_file_is_one_line(fault, form, tmp_path, capsys):
+    source = write_folder(tmp_path / "dump", cache())
+    (tmp_path / "dump" / "layers.1.value.npy").write_bytes(npy(NPY_FAULTS[fault]))
+    if form == "npz":
+        with zipfile.ZipFile(tmp_path / "dump.npz", "w") as archive:
+            for file in (tmp_path / "dump").iterdir():
+                archive.write(file, file.name)
+        source = tmp_path / "dump.npz"
+    assert "layers.1.value" in refused(capsys, source, "-o", tmp_path / "o")
+
+
+def test_an_npy_file_of_a_version_for_records_is_one_line(tmp_path, capsys):
+    source = write_folder(tmp_path / "dump", cache())
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (12,), }"
+    (tmp_path / "dump" / "layers.1.value.npy").write_bytes(npy(header, (3, 0)))
+    assert "version 3.0" in refused(capsys, source, "-o", tmp_path / "o")
+
+
+def test_a_file_that_python_2_has_written_packs_without_a_warning(tmp_path, capsys):
+    source = write_folder(tmp_path / "dump", cache())
+    lengths = npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2L,), }")[:-48] + struct.pack("<2i", 6, 11)
+    (tmp_path / "dump" / "seq_lens.npy").write_bytes(lengths)
+    assert pack(source, "-o", tmp_path / "o", "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "scale", [np.array(1 + 2j), np.array([1, 2], np.complex64), np.array("0.5"), np.array([True, True]), np.array(b"1")]
+)
+def test_a_scale_that_is_no_real_number_is_refused(scale, tmp_path, capsys):
+    source = write_npz(tmp_path / "dump.npz", {**cache((0,)), "layers.0.key.scale": scale})
+    assert "layers.0.key.scale holds" in refused(capsys, source, "-o", tmp_path / "o")
+
+
+def test_a_scale_beyond_float32_is_refused(tmp_path, capsys):
+    source = write_npz(tmp_path / "dump.npz", {**cache((0,)), "layers.0.key.scale": np.array(1e300)})
+    assert "not a finite float32 above 0" in refused(capsys, source, "-o", tmp_path / "o")
