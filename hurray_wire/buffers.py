@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays.memory import check_addressable
 from .errors import BufferSizeError
 from .model.descriptor import TensorDescriptor
 
@@ -67,7 +68,10 @@ class MemoryBuffers(Buffers):
         return self._buffers[index]
 
     def fetch_rows(self, index: int, row_bytes: int, rows: NDArray[np.int64]) -> Bytes:
-        return self._buffers[index][: _whole(self._buffers[index], row_bytes)].reshape(-1, row_bytes)[rows]
+        buffer = self._buffers[index]
+        count = len(buffer) // row_bytes
+        check_addressable((count, row_bytes), buffer.dtype)
+        return buffer[: count * row_bytes].reshape(count, row_bytes)[rows]
 
 
 def check_sizes(descriptor: TensorDescriptor, buffers: Buffers) -> None:
@@ -87,7 +91,3 @@ def check_sizes(descriptor: TensorDescriptor, buffers: Buffers) -> None:
                 declared=handle.byte_size,
                 found=len(buffers[index]),
             )
-
-
-def _whole(buffer: Bytes, row_bytes: int) -> int:
-    return len(buffer) // row_bytes * row_bytes

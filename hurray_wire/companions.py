@@ -47,7 +47,7 @@ def companion_scales(
 def _checked(name: str, scale: Any, heads: int) -> NDArray[np.float32]:
     try:
         given = np.asarray(scale)
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(all="ignore"):  # what is no finite number above 0 is refused below
             array = given.astype("<f4", casting="same_kind" if given.dtype.kind == "c" else "unsafe")
     except (TypeError, ValueError) as cause:
         raise IncompatibleError(

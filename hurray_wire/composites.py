@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays.composite import Member, assemble, check_members
-from .arrays.memory import within_memory
+from .arrays.composite import Member, assemble, check_members, stored_by
+from .arrays.memory import check_addressable, check_limit, within_memory
+from .arrays.packing import memory_dtype
 from .errors import InvalidFileError, UnsupportedError
 from .lazy import lazy
 from .limits import MAX_NESTING, Limits
@@ -64,10 +65,13 @@ class CompositeTensor(Tensor):
                 f"{self.name!r} is a group of {len(self.members)} tensors and no array; see .members",
                 rule="layout.dense",
             )
-        values = assemble(self.descriptor, [_value(self.descriptor, m) for m in self.members], limits=self._limits)
+        members = [_value(self.descriptor, member) for member in self.members]
+        if dequantize:
+            what = f"{self.name!r} in float32"
+            check_limit(4 * self.descriptor.element_count, self._limits, what, stored=stored_by(members))
+        values = assemble(self.descriptor, members, limits=self._limits)
         assert not isinstance(values, tuple)
-        with np.errstate(all="ignore"):
-            return values.astype("float32") if dequantize else values
+        return _converted(values, np.dtype(np.float32)) if dequantize else values
 
     def check_payload(self) -> None:
         """Check that the members are there and fit."""
@@ -109,14 +113,22 @@ def _take(
 
 
 def _value(head: TensorDescriptor, member: Tensor) -> Member:
-    """A member's descriptor and values, in the form that ``assemble`` takes."""
+    """A member's descriptor and values, in the form that ``assemble`` takes: made when they are needed, one by one."""
     descriptor = member.descriptor
     if isinstance(member, CompositeTensor):
         return descriptor, [_value(descriptor, inner) for inner in member.members]
     if not descriptor.layout.is_dense:
-        return descriptor, member.sparse()
+        return descriptor, member.sparse
     if descriptor.quantization is None:
-        return descriptor, member.numpy()
-    real = member.numpy(dequantize=True)
+        return descriptor, member.numpy
+
+    def real() -> NDArray[Any]:
+        return _converted(member.numpy(dequantize=True), memory_dtype(head.element_type))
+
+    return descriptor, real
+
+
+def _converted(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    check_addressable(values.shape, dtype)
     with np.errstate(all="ignore"):
-        return descriptor, real.astype(head.element_type.dtype)
+        return values.astype(dtype)

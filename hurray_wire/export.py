@@ -10,10 +10,10 @@ Which tensors and heads make up a pool is told in ``export_parts.py``, which pag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -22,14 +22,12 @@ from . import adapters
 from .adapters import LayerPools, LayerSpec, PageSource, PoolAdapter, PoolSpec, Tables
 from .adapters.base import by_index, layer_name
 from .adapters.copying import check_destination
-from .arrays.memory import check_limit
+from .arrays.memory import check_limit, check_together, stored_bytes, within_memory
 from .element_names import array_type
-from .errors import BufferSizeError, HurrayError, IncompatibleError, LimitError
-from .export_pages import PageMap, chosen_tables, place, several
+from .errors import BufferSizeError, IncompatibleError
+from .export_pages import PageMap, check_one_batch, chosen_tables, place, several
 from .export_parts import ExportPool, Piece, Shard, Share, pools_of
 from .paged_tensor import PagedTensor
-
-T = TypeVar("T")
 
 __all__ = ["Exported", "count_pages", "export_merged"]
 
@@ -64,6 +62,7 @@ class Exported:
     scales: dict[int | None, dict[str, NDArray[np.float32]]] = field(default_factory=dict)
 
 
+@within_memory
 def export_merged(
     snapshots: Sequence[Shard],
     *,
@@ -91,7 +90,7 @@ def export_merged(
     """
     layers, chosen = several(layers, "layers"), several(seqs, "seqs")
     pools = pools_of(snapshots, layers, Share(num_heads, tp_rank, tp_size), dequantize=dequantize)
-    _check_one_batch(pools)
+    check_one_batch(_tensors(pools))
     if out is None and (page_ids is not None or dtype is not None):
         raise TypeError("page_ids= and dtype= are about arrays that are given with out=")
     numpy_type = array_type(dtype)
@@ -103,10 +102,11 @@ def export_merged(
         raise TypeError(f"left_padded= is about a batch without pages, not {layout}")
     adapter = adapters.get(layout)
     size = pools[0].pieces[0].tensor.layout.page_size if page_size is None else page_size
-    pages = _in_memory(lambda: PageMap.of(_tensors(pools), chosen, size))
+    pages = PageMap.of(_tensors(pools), chosen, size)
     return _export_pages(pools, adapter, pages, out, page_ids, form, dtype=numpy_type, dequantize=dequantize)
 
 
+@within_memory
 def count_pages(
     snapshot: Shard,
     *,
@@ -120,6 +120,7 @@ def count_pages(
     tensors = [tensor for index in indices for tensor in snapshot[index].tensors.values()]
     if not tensors:
         raise IncompatibleError("there is no layer to export", rule="adapter.layers")
+    check_one_batch(tensors)
     size = tensors[0].layout.page_size if page_size is None else page_size
     return PageMap.of(tensors, seqs, size).num_pages
 
@@ -139,8 +140,7 @@ def _export_pages(
     if out is None:
         form = form or adapter.forms[0].name
         _check_limits(pools, pages.num_pages * pages.page_size)
-        fresh = partial(adapter.allocate, specs, num_pages=pages.num_pages, page_size=pages.page_size, form=form)
-        arrays = _in_memory(fresh)
+        arrays = adapter.allocate(specs, num_pages=pages.num_pages, page_size=pages.page_size, form=form)
     else:
         arrays = out
     views = _views(adapter, arrays, specs, page_size=pages.page_size, form=form, dtype=dtype)
@@ -190,7 +190,7 @@ def _export_dense(
         form = form or dense.forms[0].name
         padded = len(lengths) * int(lengths.max(initial=0))
         _check_limits(pools, padded if form == "batch" else int(lengths.sum()))
-        arrays = _in_memory(partial(dense.allocate, specs, seq_lens=lengths, form=form))
+        arrays = dense.allocate(specs, seq_lens=lengths, form=form)
     elif form is not None:
         raise TypeError(f"the arrays of {dense.name} tell their form; form= is for fresh ones")
     else:
@@ -225,16 +225,6 @@ def _tensors(pools: Iterable[ExportPool]) -> list[PagedTensor]:
     return [piece.tensor for pool in pools for piece in pool.pieces]
 
 
-def _check_one_batch(pools: Sequence[ExportPool]) -> None:
-    first, *others = _tensors(pools)
-    for tensor in others:
-        if not np.array_equal(tensor.seq_lens, first.seq_lens):
-            raise IncompatibleError(
-                f"{tensor.name!r} is of another batch than {first.name!r}: the lengths of its sequences differ",
-                rule="export.batch",
-            )
-
-
 def _specs(pools: Iterable[ExportPool]) -> list[LayerSpec]:
     found: dict[int | None, dict[str, PoolSpec]] = {}
     for pool in pools:
@@ -242,21 +232,17 @@ def _specs(pools: Iterable[ExportPool]) -> list[LayerSpec]:
     return [LayerSpec(index, specs) for index, specs in found.items()]
 
 
-def _check_limits(pools: Iterable[ExportPool], tokens: int) -> None:
+def _check_limits(pools: Sequence[ExportPool], tokens: int) -> None:
     """Sequences of a hostile file may share their pages: what they hold apart is not bounded by its size."""
+    limits = pools[0].pieces[0].tensor.limits
+    whole = stored = 0
     for pool in pools:
         spec = pool.spec
         nbytes = tokens * spec.num_heads * spec.head_dim * spec.dtype.itemsize
-        check_limit(nbytes, pool.pieces[0].tensor.limits, pool.what)
-
-
-def _in_memory(make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except (MemoryError, ValueError) as cause:
-        if isinstance(cause, HurrayError):
-            raise
-        raise LimitError(f"there is no memory for the export: {cause}", rule="limit.memory") from cause
+        check_limit(nbytes, limits, pool.what)
+        whole += nbytes
+        stored += sum(stored_bytes(piece.tensor.descriptor) for piece in pool.pieces)
+    check_together(whole, limits, "the export", stored=stored)
 
 
 def _entries(name: str, out: Any, indices: Sequence[int | None]) -> list[Any]:

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple, SupportsIndex, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .adapters import PageSource, Repaging, Tables, as_array, normalise, plan_copy, repage
-from .adapters.integers import as_ids
+from .adapters import PageSource, Repaging, Tables, as_array, normalise, plan_bytes, plan_copy, repage
+from .adapters.integers import as_ids, check_page_size
+from .arrays.memory import check_limit, check_together, stored_bytes
 from .errors import IncompatibleError
 from .gather import choose
 from .paged_tensor import PagedTensor
 
-__all__ = ["PageMap", "Placement", "chosen_tables", "place", "several"]
+__all__ = ["PageMap", "Placement", "check_one_batch", "chosen_tables", "place", "several"]
 
 T = TypeVar("T")
 Ints = NDArray[np.int64]
@@ -55,15 +56,18 @@ class PageMap:
 
     @classmethod
     def of(cls, tensors: Iterable[PagedTensor], seqs: Sequence[SupportsIndex] | None, page_size: int) -> PageMap:
-        """The pages of ``page_size`` tokens that hold the chosen sequences of ``tensors``, all of one batch.
+        """The pages of ``page_size`` tokens that hold the chosen sequences of ``tensors`` (see ``check_one_batch``).
 
-        A page is shared by sequences if they share it in every tensor. Errors as for ``PagedTensor.gather``.
+        A page is shared by sequences if they share it in every tensor. Errors as for ``PagedTensor.gather``. A
+        few bytes of a file may speak of pages without end, so what their numbers take is bounded like what they hold.
         """
+        page_size = check_page_size(page_size)
         groups: dict[tuple[int, bytes], int] = {}
         plans: list[Repaging] = []
         group_of: dict[int, int] = {}
         for tensor in tensors:
             tables = chosen_tables(tensor, seqs)
+            _check_plan(tensor, tables, page_size)
             key = tensor.layout.page_size, tables.block_table.tobytes()
             if key not in groups:
                 groups[key] = len(plans)
@@ -107,6 +111,17 @@ def several(chosen: Iterable[T] | None, what: str) -> list[T] | None:
     return list(chosen)
 
 
+def check_one_batch(tensors: Iterable[PagedTensor]) -> None:
+    """The sequences of all these tensors have the same lengths. Raises IncompatibleError."""
+    first, *others = tensors
+    for tensor in others:
+        if not np.array_equal(tensor.seq_lens, first.seq_lens):
+            raise IncompatibleError(
+                f"{tensor.name!r} is of another batch than {first.name!r}: the lengths of its sequences differ",
+                rule="export.batch",
+            )
+
+
 def chosen_tables(tensor: PagedTensor, seqs: Sequence[SupportsIndex] | None) -> Tables:
     """The pages of the chosen sequences of a tensor, cut to their lengths."""
     starts, lens = choose(tensor.seq_ptr, tensor.seq_lens, seqs)
@@ -116,6 +131,16 @@ def chosen_tables(tensor: PagedTensor, seqs: Sequence[SupportsIndex] | None) -> 
     np.cumsum(counts, out=ptr[1:])
     entries = np.repeat(np.array(starts, dtype=np.int64) - ptr[:-1], counts) + np.arange(ptr[-1])
     return Tables(tensor.block_table[entries].astype(np.int64), ptr, lengths)
+
+
+def _check_plan(tensor: PagedTensor, tables: Tables, page_size: int) -> None:
+    """Planning the pages, and the padded table of those, take no more than the limits allow."""
+    stored = stored_bytes(tensor.descriptor)
+    planning = plan_bytes(tables.seq_lens, page_size=tensor.layout.page_size, new_page_size=page_size)
+    what = f"planning {tensor.name!r} in pages of {page_size}"
+    check_together(planning, tensor.limits, what, stored=stored)
+    widest = -(-int(tables.seq_lens.max(initial=0)) // page_size)
+    check_limit(8 * tables.num_seqs * widest, tensor.limits, f"{what}, the block table padded,", stored=stored)
 
 
 def place(pages: PageMap, page_ids: Any, num_pages: int) -> Placement:

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .adapters import HeadMove, PoolSpec, head_moves, head_ranges
+from .adapters import HeadMove, PoolSpec, count_heads, head_moves, head_range
+from .arrays.memory import check_limit, stored_bytes
 from .errors import IncompatibleError, UnsupportedError
 from .model.shape import is_dynamic
 from .paged_tensor import PagedTensor
 
 __all__ = ["Alone", "ExportPool", "Piece", "Share", "Shard", "pools_of"]
+
+_NAMED_RANKS = 8  # of those that are missing; metadata may speak of any number
 
 
 class _LayerTensors(Protocol):
@@ -110,6 +114,8 @@ class ExportPool:
         first = there[0][1]
         if all(scale.ndim == 0 and scale.tobytes() == first.tobytes() for _, scale in there):
             return first
+        stored = sum(stored_bytes(piece.tensor.descriptor) for piece in self.pieces)
+        check_limit(4 * self.spec.num_heads, there[0][0].tensor.limits, f"the scales of {self.what}", stored=stored)
         by_head = np.empty(self.spec.num_heads, dtype=np.float32)
         for piece, scale in there:
             by_head[piece.give] = scale[piece.take] if scale.ndim else scale
@@ -187,29 +193,34 @@ def _moves(role: str, heads: int, ranks: Sequence[tuple[int, int]], share: Share
     num_heads = share.num_heads
     if num_heads is None:
         num_heads = 1 if replicated else heads * size
-    ranges = head_ranges(num_heads, size)
-    held = [ranges[rank] for rank, _ in ranks]
-    if len(held[0]) != heads:
+    held = [head_range(num_heads, size, rank) for rank, _ in ranks]
+    if count_heads(held[0]) != heads:
         raise IncompatibleError(
-            f"a rank of {size} has {len(held[0])} of {num_heads} heads, but the snapshot has {heads}; say how many the "
-            "model has with num_heads=",
+            f"a rank of {size} has {count_heads(held[0])} of {num_heads} heads, but the snapshot has {heads}; say how "
+            "many the model has with num_heads=",
             rule="export.ranks",
-            declared=len(held[0]),
+            declared=count_heads(held[0]),
             found=heads,
         )
     wanted = range(num_heads)
     if share.rank is not None and share.size is not None:
-        wanted = head_ranges(num_heads, share.size)[share.rank]
-    elif not set(wanted) <= {head for there in held for head in there}:
-        missing = sorted(set(range(size)) - {rank for rank, _ in ranks})
+        wanted = head_range(num_heads, share.size, share.rank)
+    elif len({there.start for there in held}) * heads < num_heads:
         raise IncompatibleError(
-            f"ranks {', '.join(map(str, missing))} of {size} are missing; tp_rank= and tp_size= export a part that the "
-            "others hold",
+            f"ranks {_missing({rank for rank, _ in ranks}, size)} of {size} are missing; tp_rank= and tp_size= export "
+            "a part that the others hold",
             rule="export.ranks",
             declared=size,
             found=len(ranks),
         )
-    return head_moves(held, [wanted]), len(wanted)
+    return head_moves(held, [wanted]), count_heads(wanted)
+
+
+def _missing(there: set[int], size: int) -> str:
+    """The ranks that are not there, the first few of them by number."""
+    named = list(islice((rank for rank in range(size) if rank not in there), _NAMED_RANKS))
+    more = size - len(there) - len(named)
+    return ", ".join(map(str, named)) + (f" and {more} more" if more else "")
 
 
 def _ranks(snapshots: Sequence[Shard]) -> list[tuple[int, int]]:
@@ -258,4 +269,7 @@ def _checked_scale(tensor: PagedTensor, scale: NDArray[Any]) -> NDArray[np.float
             declared=heads,
             found=scale.shape,
         )
-    return np.array(scale, dtype=np.float32)
+    what = f"the companion scale of {tensor.name!r}"
+    check_limit(4 * scale.size, tensor.limits, what, stored=stored_bytes(tensor.descriptor))
+    with np.errstate(all="ignore"):
+        return np.array(scale, dtype=np.float32)

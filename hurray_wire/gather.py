@@ -9,8 +9,9 @@ Whole pages are copied (``page_copy``), not tokens, as bytes and never as number
 dtype will do. Slots past a length are not read at all.
 
 ``gather_padded`` and ``gather_ragged`` take tables that were checked at the gate (``model/block_paged.py``) and do not
-check them again; were they wrong, the result would be wrong, but no memory outside the pool would be touched.
-``gather_kv`` is a gate itself. Files, scales and dequantization are left to the tensors.
+check them again; were they wrong, the result would be wrong, but no memory outside the pool would be touched. What else
+is asked for is checked in ``gather_room``. ``gather_kv`` is a gate itself. Files, scales and dequantization are left to
+the tensors.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BufferSizeError, IncompatibleError, InvalidDescriptorError, LimitError
-from .page_copy import PageCopy, Piece, as_bits
+from .gather_room import check_apart, check_limit, checked_bytes, checked_out, checked_room
+from .page_copy import PageCopy, Piece
 from .page_fetch import PageFetch, StoredPages
 
 __all__ = ["Gathered", "choose", "gather_kv", "gather_padded", "gather_ragged"]
 
-_ADDRESSABLE_BYTES = 1 << 62  # half of what NumPy can describe, and more than any machine maps
 _FRESH_BYTES = 32 << 20  # larger allocations come from the system, which zeroes a page of memory when it is touched
 
 
@@ -72,23 +73,15 @@ def gather_padded(
     LimitError (a batch that does not fit into memory, or into ``max_bytes``), each before anything is written.
     """
     starts, lengths = choose(seq_ptr, seq_lens, seqs)
-    if max_len is not None:
-        width = operator.index(max_len)
-        if width < 0:
-            raise IncompatibleError(f"max_len is {width}, below 0", rule="gather.max-len", found=width)
-    elif out is not None and out.ndim >= 2:
-        width = out.shape[1]
-    else:
-        width = max(lengths, default=0)
-    shape = (len(lengths), width, *pool.shape[2:])
-    padding = _fill_bits(fill, pool.dtype)
-    nbytes = _checked_bytes(shape, pool.dtype)
-    _check_limit(len(lengths) * width + (nbytes if out is None else 0), max_bytes)
+    shape, padding = checked_room(
+        lengths, pool.shape[2:], pool.dtype, max_len=max_len, out=out, fill=fill, max_bytes=max_bytes
+    )
+    width = shape[1]
     if out is None:
-        zeroed = padding is None and nbytes >= _FRESH_BYTES
+        zeroed = padding is None and math.prod(shape) * pool.dtype.itemsize >= _FRESH_BYTES
         values = _allocate(shape, pool.dtype, zeroed=zeroed)
     else:
-        _check_out(out, shape, pool)
+        check_apart(out, pool)
         zeroed = False
         values = out
     mask = _allocate(shape[:2], np.dtype(np.bool_), zeroed=True)
@@ -113,16 +106,23 @@ def gather_ragged(
     seq_lens: NDArray[Any],
     *,
     seqs: Iterable[SupportsIndex] | None = None,
+    out: NDArray[Any] | None = None,
     max_bytes: int | None = None,
 ) -> NDArray[Any]:
     """Copy sequences out of ``pool`` one after another, without padding: [sum of lengths, *rest], the caller's own.
 
-    Arguments are those of ``gather_padded``. Raises IncompatibleError (no such sequence) and LimitError (too large).
+    Arguments are those of ``gather_padded``; ``out`` is [sum of lengths, *rest]. Raises IncompatibleError (no such
+    sequence), BufferSizeError (``out``) and LimitError (too large).
     """
     starts, lengths = choose(seq_ptr, seq_lens, seqs)
     shape = (sum(lengths), *pool.shape[2:])
-    _check_limit(_checked_bytes(shape, pool.dtype), max_bytes)
-    values = _allocate(shape, pool.dtype, zeroed=False)
+    nbytes = checked_bytes(shape, pool.dtype)
+    if out is None:
+        check_limit(nbytes, max_bytes)
+        values = _allocate(shape, pool.dtype, zeroed=False)
+    else:
+        values = checked_out(out, shape, pool.dtype)
+        check_apart(out, pool)
     copy = _copier(pool, block_table, values)
     pieces: list[Piece] = []
     position = 0
@@ -205,28 +205,6 @@ def choose(
     return seq_ptr[index].tolist(), seq_lens[index].tolist()
 
 
-def _checked_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Bytes of such an array. NumPy multiplies what is left of a shape without its zeros, and so does the bound."""
-    if math.prod(size or 1 for size in shape) * max(dtype.itemsize, 1) > _ADDRESSABLE_BYTES:
-        raise LimitError(
-            f"the gathered array would have shape {shape} of {dtype}, more than can be addressed",
-            rule="gather.size",
-            declared=_ADDRESSABLE_BYTES,
-            found=math.prod(shape) * dtype.itemsize,
-        )
-    return math.prod(shape) * dtype.itemsize
-
-
-def _check_limit(nbytes: int, most: int | None) -> None:
-    if most is not None and nbytes > most:
-        raise LimitError(
-            f"the gathered sequences take {nbytes} bytes, more than the limit of {most}",
-            rule="limit.dense-bytes",
-            declared=most,
-            found=nbytes,
-        )
-
-
 def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any], *, zeroed: bool) -> NDArray[Any]:
     """A new array that begins at a multiple of 64 bytes, so that JAX and others can take it over without a copy."""
     nbytes = math.prod(shape) * dtype.itemsize
@@ -246,55 +224,6 @@ def _copier(pool: NDArray[Any] | StoredPages, block_table: NDArray[Any], values:
     if isinstance(pool, StoredPages):
         return PageFetch(pool, block_table, values)
     return PageCopy(pool, block_table, values)
-
-
-def _check_out(out: NDArray[Any], shape: tuple[int, ...], pool: NDArray[Any] | StoredPages) -> None:
-    if out.shape != shape:
-        raise BufferSizeError(
-            f"out has shape {out.shape}, the gathered values have {shape}",
-            rule="gather.out",
-            declared=shape,
-            found=out.shape,
-        )
-    if out.dtype != pool.dtype:
-        raise BufferSizeError(
-            f"out is of {out.dtype}, the pool of {pool.dtype}", rule="gather.out", declared=pool.dtype, found=out.dtype
-        )
-    if not out.flags.writeable:
-        raise BufferSizeError("out is read-only", rule="gather.out")
-    if isinstance(pool, StoredPages) or np.may_share_memory(out, pool):
-        raise BufferSizeError("out overlaps the pool it is gathered from", rule="gather.out")
-
-
-def _fill_bits(fill: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """``fill`` as a 0-d array of the bits it has in ``dtype``; None for zero bits."""
-    if type(fill) is int and fill == 0:
-        return None
-    try:
-        held = np.asarray(fill)
-        if held.dtype != dtype or held.ndim:
-            if held.ndim or held.dtype.kind not in "biufcVO" or dtype.type is np.void:
-                raise TypeError(f"{held.ndim} dimensions of {held.dtype} do not convert to {dtype}")
-            if held.dtype.kind == "c" and dtype.kind != "c":
-                raise TypeError(f"{held.dtype} does not convert to {dtype}")
-            with np.errstate(all="ignore"):
-                held = held.astype(dtype)
-            if not _holds(held, fill):
-                raise ValueError(f"the nearest value is {held}")
-    except (TypeError, ValueError, OverflowError) as error:
-        raise IncompatibleError(f"{dtype} cannot hold fill={fill!r}", rule="gather.fill", found=repr(fill)) from error
-    return as_bits(held) if any(held.tobytes()) else None
-
-
-def _holds(held: NDArray[Any], fill: Any) -> bool:
-    """Whether ``held`` is ``fill``: exactly if it is an integer, rounded but of its size if it is floating."""
-    if held.dtype.kind in "biu" or held.dtype.name.startswith(("int", "uint")):
-        return bool(int(held) == fill)
-    want = complex(fill)
-    have = complex(held.astype(np.complex128))
-    if want != want:
-        return have != have
-    return have == want or abs(have - want) <= abs(want) / 2 < math.inf
 
 
 def _as_array(source: Any, what: str) -> NDArray[Any]:

@@ -6,6 +6,7 @@ Joins a descriptor and its buffers to ``gather.py`` and to the dequantization of
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, SupportsIndex
 
@@ -14,16 +15,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from .arrays import packing
 from .arrays.dequantize import dequantize_paged, parameters, scale_companion
-from .arrays.memory import check_addressable
+from .arrays.memory import allowed_bytes, check_addressable, stored_bytes, within_memory
 from .buffers import Buffers, Bytes
 from .errors import BufferSizeError, IncompatibleError, InvalidDescriptorError, UnsupportedError
 from .gather import Gathered, choose, gather_padded, gather_ragged
+from .gather_room import check_apart, check_limit, checked_bytes, checked_out, checked_room
 from .lazy import lazy
 from .limits import Limits
 from .model.block_paged import BlockPagedLayout, check_index_buffers, check_seq_lens, known_seq_lens
 from .model.descriptor import TensorDescriptor
 from .model.quantization import PerBlockAffine
 from .model.shape import is_dynamic
+from .page_copy import as_bits
 from .page_fetch import StoredPages
 from .tensors import Tensor
 
@@ -58,6 +61,7 @@ class PagedTensor(Tensor):
         return layout
 
     @property
+    @within_memory
     def page_pool(self) -> NDArray[Any]:
         """All pages, [num_pages, page_size, num_heads, head_dim], read-only, in the element type's dtype.
 
@@ -71,6 +75,7 @@ class PagedTensor(Tensor):
         """True if ``page_pool`` is a view of memory, False if asking for it reads, inflates or unpacks it all."""
         return self.buffers.lends and not self.descriptor.element_type.is_packed
 
+    @within_memory
     def read_pages(self, ids: ArrayLike, *, dequantize: bool = False) -> NDArray[Any]:
         """These pages of the pool, [n, page_size, num_heads, head_dim], a copy; no other page is read.
 
@@ -150,6 +155,7 @@ class PagedTensor(Tensor):
         """The float32 scale of a float8 cache, [] or [num_heads], that is kept beside this tensor; None without one."""
         return None if self.name is None else self._companion_scale(self.name)
 
+    @within_memory
     def gather(
         self,
         seqs: Iterable[SupportsIndex] | None = None,
@@ -167,55 +173,83 @@ class PagedTensor(Tensor):
         is the caller's own.
 
         Only the pages of the chosen sequences are read. Raises InvalidDescriptorError for a broken table,
-        IncompatibleError for unknown lengths or a wrong sequence number, BufferSizeError for a wrong ``out``.
+        IncompatibleError for unknown lengths, a wrong sequence number or a fill value that the type cannot hold,
+        BufferSizeError for a wrong ``out``, LimitError for more than ``Limits`` allow.
         """
         seqs = None if seqs is None else list(seqs)
-        if max_len is None and out is not None and out.ndim >= 2:
+        if max_len is None and isinstance(out, np.ndarray) and out.ndim >= 2:
             max_len = out.shape[1]
+        dtype = np.dtype(np.float32) if dequantize else self._dtype
+        _, lengths = choose(*self._lengths, seqs)
+        # the length of a batch that the caller chose is not the file's doing, whatever a position of it takes is
+        most = self._most(1 if max_len is None else operator.index(max_len))
+        shape, padding = checked_room(
+            lengths, self._token_shape, dtype, max_len=max_len, out=out, fill=fill, max_bytes=most
+        )
         # memory that the caller gave is not written to before all that can fail has been read
-        pool, table = self._pages_of(seqs, max_len, direct=out is None or dequantize)
-        most = self._limits.max_dense_bytes
+        pool, table = self._pages_of(seqs, shape[1], direct=out is None or dequantize)
         if not dequantize:
             return gather_padded(
-                pool, table, *self._lengths, seqs=seqs, max_len=max_len, out=out, fill=fill, max_bytes=most
+                pool, table, *self._lengths, seqs=seqs, max_len=shape[1], out=out, fill=fill, max_bytes=most
             )
-        stored = gather_padded(pool, table, *self._lengths, seqs=seqs, max_len=max_len, max_bytes=most)
+        if out is not None and isinstance(pool, np.ndarray):
+            check_apart(out, pool)
+
+        def gathered(pool: NDArray[Any] | StoredPages, table: NDArray[Any]) -> Gathered:
+            return gather_padded(pool, table, *self._lengths, seqs=seqs, max_len=shape[1], max_bytes=most)
+
+        stored = gathered(pool, table)
         slots = [
-            None
-            if slot_pool is None
-            else gather_padded(slot_pool, self.block_table, *self._lengths, seqs=seqs, max_len=max_len).values
+            None if slot_pool is None else gathered(slot_pool, self.block_table).values
             for slot_pool in self._slot_parameters
         ]
         real = self._dequantized(stored.values, slots)
-        real[~stored.mask] = fill
+        as_bits(real)[~stored.mask] = 0 if padding is None else padding
         if out is None:
             return Gathered(real, stored.mask)
-        if out.shape != real.shape or out.dtype != real.dtype:
-            raise BufferSizeError(
-                f"out is {out.dtype} {list(out.shape)}, not float32 {list(real.shape)}",
-                rule="gather.out",
-                declared=real.shape,
-                found=out.shape,
-            )
         out[...] = real
         return Gathered(out, stored.mask)
 
-    def ragged(self, seqs: Iterable[SupportsIndex] | None = None, *, dequantize: bool = False) -> NDArray[Any]:
+    @within_memory
+    def ragged(
+        self,
+        seqs: Iterable[SupportsIndex] | None = None,
+        *,
+        out: NDArray[Any] | None = None,
+        dequantize: bool = False,
+    ) -> NDArray[Any]:
         """The tokens of the sequences one after another, [sum of lengths, num_heads, head_dim], the caller's own.
 
-        Over all sequences this is the logical tensor of the descriptor. Errors as for :meth:`gather`.
+        Over all sequences this is the logical tensor of the descriptor. ``out`` receives them, if it is given, and is
+        returned; it must have just their shape and dtype. Errors as for :meth:`gather`.
         """
         seqs = None if seqs is None else list(seqs)
-        pool, table = self._pages_of(seqs, None, direct=True)
-        stored = gather_ragged(pool, table, *self._lengths, seqs=seqs, max_bytes=self._limits.max_dense_bytes)
+        dtype = np.dtype(np.float32) if dequantize else self._dtype
+        _, lengths = choose(*self._lengths, seqs)
+        shape, most = (sum(lengths), *self._token_shape), self._most()
+        if out is None:
+            check_limit(checked_bytes(shape, dtype), most)
+        else:
+            checked_out(out, shape, dtype)
+        pool, table = self._pages_of(seqs, None, direct=out is None or dequantize)
         if not dequantize:
-            return stored
+            return gather_ragged(pool, table, *self._lengths, seqs=seqs, out=out, max_bytes=most)
+        if out is not None and isinstance(pool, np.ndarray):
+            check_apart(out, pool)
+        stored = gather_ragged(pool, table, *self._lengths, seqs=seqs, max_bytes=most)
         slots = [
-            None if slot_pool is None else gather_ragged(slot_pool, self.block_table, *self._lengths, seqs=seqs)
+            None
+            if slot_pool is None
+            else gather_ragged(slot_pool, self.block_table, *self._lengths, seqs=seqs, max_bytes=most)
             for slot_pool in self._slot_parameters
         ]
-        return self._dequantized(stored, slots)
+        real = self._dequantized(stored, slots)
+        if out is None:
+            return real
+        out[...] = real
+        return out
 
+    @within_memory
     def check_payload(self) -> None:
         """Check the index buffers, and the lengths where they are recorded. Raises on the first fault."""
         self._index  # noqa: B018 -- checked while it is made
@@ -229,12 +263,8 @@ class PagedTensor(Tensor):
 
     def _as_pages(self, raw: Bytes, pages: int) -> NDArray[Any]:
         """The bytes of this many whole pages as [pages, page_size, num_heads, head_dim], read-only."""
-        if is_dynamic(self.descriptor.shape[1:]):
-            raise UnsupportedError(
-                f"{self.name!r} has a dynamic shape, so its pages have no size", rule="descriptor.dynamic"
-            )
         element_type = self.descriptor.element_type
-        _, page_size, heads, dim = self.layout.pool_shape(self.descriptor.shape)
+        (heads, dim), page_size = self._token_shape, self.layout.page_size
         check_addressable((pages, page_size, heads, dim), self._dtype)
         count = pages * page_size * heads * dim
         if element_type.is_packed:
@@ -280,9 +310,22 @@ class PagedTensor(Tensor):
 
     @property
     def _dtype(self) -> np.dtype[Any]:
-        """The NumPy type of an element that fills bytes; raw bytes for a private type."""
-        element_type = self.descriptor.element_type
-        return element_type.dtype if element_type.dtype is not None else np.dtype(f"V{element_type.bits // 8}")
+        """The NumPy type of an element in memory."""
+        return packing.memory_dtype(self.descriptor.element_type)
+
+    @property
+    def _token_shape(self) -> tuple[int, int]:
+        """[num_heads, head_dim]. Raises UnsupportedError where they are dynamic."""
+        _, heads, dim = self.descriptor.shape
+        if is_dynamic((heads, dim)):
+            raise UnsupportedError(
+                f"{self.name!r} has a dynamic shape, so its pages have no size", rule="descriptor.dynamic"
+            )
+        return heads, dim
+
+    def _most(self, positions: int = 1) -> int:
+        """Bytes that sequences may take together, for each of ``positions``."""
+        return allowed_bytes(self._limits, stored_bytes(self.descriptor) * max(positions, 1))
 
     def _page_bytes(self) -> int | None:
         """Bytes of one page; None if a page of packed elements does not fill whole bytes, or is empty."""
@@ -304,18 +347,16 @@ class PagedTensor(Tensor):
         return scales.reshape(shape), None if zero_points is None else zero_points.reshape(shape)
 
     def _dequantized(self, stored: NDArray[Any], slots: Sequence[NDArray[Any] | None]) -> NDArray[np.float32]:
-        if self.descriptor.quantization is not None:
-            return dequantize_paged(self.descriptor, stored, self.buffers, *slots, limits=self._limits)
-        if (scale := self.companion_scale) is not None:
+        quantized = self.descriptor.quantization is not None
+        if not quantized and (scale := self.companion_scale) is not None:
             return scale_companion(stored, scale, limits=self._limits)
-        if stored.dtype.kind in "Vc" and stored.dtype == np.dtype(stored.dtype.str):
+        if not quantized and stored.dtype.kind in "Vc" and stored.dtype == np.dtype(stored.dtype.str):
             # raw bytes (private types, float128) and complex numbers have no value in float32
             raise IncompatibleError(
                 f"{self.name!r} of {self.descriptor.element_type.name} has no real values in float32",
                 rule="quantization.storage",
             )
-        with np.errstate(over="ignore"):  # a float64 beyond float32 is infinite there
-            return stored.astype(np.float32)
+        return dequantize_paged(self.descriptor, stored, self.buffers, *slots, limits=self._limits)
 
 
 def make_tensor(

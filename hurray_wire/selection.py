@@ -9,14 +9,16 @@ order (``compact``), how many slots of each are kept (``scrub``), and the block 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .adapters.copying import copy_pages
+from .adapters.rows import PageRows
 from .adapters.tables import Tables
 from .arrays.packing import pack
 from .model.element_types import ElementType, buffer_bytes
@@ -26,6 +28,7 @@ from .parallel import map_bounded
 __all__ = ["PageMaker", "PagePlan", "PoolChunks", "PoolInput", "deduplicated", "plan_pages", "staged"]
 
 Ints = NDArray[np.int64]
+Bytes: TypeAlias = NDArray[np.uint8]
 
 _CHUNK_BYTES = 2 << 20  # of one chunk; large enough that a write call costs nothing beside it
 _PACKED_PAGES = 8  # a chunk of packed elements must fill whole bytes, whatever a page holds
@@ -145,6 +148,27 @@ class PoolChunks:
             else:
                 yield piece.reshape(-1).view(np.uint8)
 
+    def parts(self, part_bytes: int) -> Iterator[tuple[int, Callable[[Bytes], Bytes]]] | None:
+        """The same bytes in parts of ``part_bytes`` (a whole number of pages), the last one smaller: the size of each,
+        and a function that makes it, in the memory of that size that it is given or as a view of the pool.
+
+        Parts may be made in any order, by several threads at once, as long as the pool stays as it is. None where
+        pages are no whole number of bytes.
+        """
+        if self._element_type.is_packed or not self.nbytes:
+            return None
+        page_bytes = self.nbytes // self._plan.num_pages
+        pages, shape = _WrittenPages(self._pool, self._plan), self._pool.shape[1:]
+
+        def made(memory: Bytes, *, first: int) -> Bytes:
+            out = memory.view(pages.dtype).reshape(-1, *shape)
+            return pages.made(first, first + len(out), out).reshape(-1).view(np.uint8)
+
+        return (
+            (min(part_bytes, self.nbytes - start), partial(made, first=start // page_bytes))
+            for start in range(0, self.nbytes, part_bytes)
+        )
+
 
 def staged(pool: PoolInput, plan: PagePlan, *, multiple: int = 1) -> Iterator[NDArray[Any]]:
     """The written pages in order, in C-contiguous little-endian pieces [n, page_size, num_heads, head_dim].
@@ -152,37 +176,61 @@ def staged(pool: PoolInput, plan: PagePlan, *, multiple: int = 1) -> Iterator[ND
     Pieces but the last are a multiple of ``multiple`` pages. A piece is valid until the next is asked for, and the next
     is being made meanwhile; it may be the pool itself, whole.
     """
-    plain = isinstance(pool, np.ndarray) and pool.flags.c_contiguous and _is_little(pool.dtype)
-    if isinstance(pool, np.ndarray) and plain and plan.pages is None and _untouched(plan, 0, plan.num_pages):
+    pages = _WrittenPages(pool, plan)
+    if plan.pages is None and isinstance(pool, np.ndarray) and pages.lie_as_written(0, plan.num_pages):
         yield pool
         return
     page_bytes = max(1, int(np.prod(pool.shape[1:], dtype=object)) * pool.dtype.itemsize)
     step = max(_CHUNK_BYTES // page_bytes // multiple, 1) * multiple
     shape = (min(step, plan.num_pages), *pool.shape[1:])
-    staging = [np.empty(shape, dtype=pool.dtype.newbyteorder("<")) for _ in range(_AHEAD)]
+    staging = [np.empty(shape, dtype=pages.dtype) for _ in range(_AHEAD)]
 
     def piece(number: int) -> NDArray[Any]:
         start, stop = number * step, min((number + 1) * step, plan.num_pages)
+        return pages.made(start, stop, staging[number % _AHEAD][: stop - start])
+
+    yield from map_bounded(piece, range(-(-plan.num_pages // step)), _AHEAD)
+
+
+class _WrittenPages:
+    """The pages of one pool as they are written: any of them, in any thread."""
+
+    def __init__(self, pool: PoolInput, plan: PagePlan) -> None:
+        self._pool = pool
+        self._plan = plan
+        self.dtype = pool.dtype.newbyteorder("<")
+        little = isinstance(pool, np.ndarray) and _is_little(pool.dtype)
+        self._plain = isinstance(pool, np.ndarray) and little and pool.flags.c_contiguous
+        self._rows = PageRows.of(pool) if isinstance(pool, np.ndarray) and little else None
+
+    def lie_as_written(self, start: int, stop: int) -> bool:
+        """True if these written pages follow each other in the pool, and no slot of them is zeroed."""
+        plan = self._plan
+        if not self._plain or (plan.kept is not None and (plan.kept[start:stop] < plan.page_size).any()):
+            return False
+        return plan.pages is None or _is_run(plan.pages[start:stop])
+
+    def made(self, start: int, stop: int, out: NDArray[Any]) -> NDArray[Any]:
+        """The written pages ``start`` to ``stop``: those of the pool, borrowed, or a copy in ``out`` [n, *page]."""
+        pool, plan = self._pool, self._plan
         pages = np.arange(start, stop) if plan.pages is None else plan.pages[start:stop]
-        if isinstance(pool, np.ndarray) and plain and _is_run(pages) and _untouched(plan, start, stop):
+        if isinstance(pool, np.ndarray) and self.lie_as_written(start, stop):
             return pool[int(pages[0]) : int(pages[-1]) + 1]
-        out = staging[number % _AHEAD][: len(pages)]
-        _fill(out, pool, pages, plain=plain)
+        if self._rows is not None:
+            self._rows.take(pages, out)
+        else:
+            _fill(out, pool, pages)
         if plan.kept is not None:
             raw = out.view(np.uint8) if out.dtype.itemsize else out
             for place in np.flatnonzero(plan.kept[start:stop] < plan.page_size).tolist():
                 raw[place, int(plan.kept[start + place]) :] = 0
         return out
 
-    yield from map_bounded(piece, range(-(-plan.num_pages // step)), _AHEAD)
 
-
-def _fill(out: NDArray[Any], pool: PoolInput, pages: Ints, *, plain: bool) -> None:
+def _fill(out: NDArray[Any], pool: PoolInput, pages: Ints) -> None:
     """Copy these pages of the pool into ``out``."""
     if not isinstance(pool, np.ndarray):
         pool.fill(pages, out)
-    elif plain:
-        np.take(pool, pages, axis=0, out=out, mode="clip")
     elif _is_run(pages):
         np.copyto(out, pool[int(pages[0]) : int(pages[-1]) + 1], casting="equiv")
     else:
@@ -191,11 +239,6 @@ def _fill(out: NDArray[Any], pool: PoolInput, pages: Ints, *, plain: bool) -> No
 
 def _is_run(pages: Ints) -> bool:
     return int(pages[-1]) - int(pages[0]) == len(pages) - 1 and bool((np.diff(pages) == 1).all())
-
-
-def _untouched(plan: PagePlan, start: int, stop: int) -> bool:
-    """True if no slot of these written pages is zeroed."""
-    return plan.kept is None or not bool((plan.kept[start:stop] < plan.page_size).any())
 
 
 def _is_little(dtype: np.dtype[Any]) -> bool:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .arrays import dense, packing
 from .arrays.dequantize import dequantize_dense
+from .arrays.memory import within_memory
 from .arrays.sparse import Sparse, read_sparse
 from .buffers import Buffers, MemoryBuffers, check_sizes
 from .errors import UnsupportedError
@@ -54,14 +55,29 @@ class Tensor:
         """The logical shape, in elements."""
         return self.descriptor.shape
 
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of the logical shape."""
+        return self.descriptor.rank
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type that an element has in memory. A private type is raw bytes, or uint8 if it is packed."""
+        return packing.memory_dtype(self.descriptor.element_type)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers together, as they are stored (inflated, if the file is compressed)."""
+        return sum(handle.byte_size for handle in self.descriptor.buffers)
+
+    @within_memory
     def numpy(self, *, dequantize: bool = False) -> NDArray[Any]:
         """The elements of a dense tensor as an array of its logical shape, in the element type's dtype.
 
         Row-major, column-major and strided tensors are read-only views of the buffer, where that is memory; packed
         sub-byte types and the tiled, Morton and Hilbert layouts are copies. ``dequantize`` gives float32 instead, a
         copy. Raises UnsupportedError for layouts that are not dense (see :meth:`sparse` and ``PagedTensor``) and for
-        dynamic shapes, LimitError where a copy would exceed ``Limits.max_dense_bytes``. Specification:
-        spec/layouts.md.
+        dynamic shapes, LimitError where a copy would exceed what ``Limits`` allow. Specification: spec/layouts.md.
         """
         if not self.descriptor.layout.is_dense:
             raise UnsupportedError(
@@ -74,6 +90,21 @@ class Tensor:
             return stored
         return dequantize_dense(self.descriptor, stored, self.buffers, limits=self._limits)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """What ``numpy()`` gives, for ``np.asarray(tensor)``; TypeError for a tensor that is not one array."""
+        if isinstance(self.descriptor.layout, BlockPagedLayout):
+            raise TypeError(
+                f"{self.name!r} is block-paged and no one array: .page_pool has its pages, and .gather() and .ragged() "
+                "give its sequences"
+            )
+        values = self.numpy()
+        wanted = values.dtype if dtype is None else np.dtype(dtype)
+        copied = values.flags.writeable or not self.buffers.lends  # what is lent is read-only
+        if copy is False and values.size and (copied or wanted != values.dtype):
+            raise ValueError(f"{self.name!r} is no array of {wanted} without a copy")
+        return np.array(values, wanted, copy=copy)
+
+    @within_memory
     def sparse(self) -> Sparse:
         """The named arrays of a sparse tensor, checked; ``.to_dense()`` makes an array of it. Raises
         UnsupportedError.

@@ -227,11 +227,23 @@ def test_arguments_that_mean_nothing_together_are_refused(options, what) -> None
         hw.load_snapshot(saved()).export(**options)
 
 
-def test_arrays_that_no_memory_holds_are_refused() -> None:
+def test_pages_of_a_size_that_no_memory_holds_are_refused() -> None:
     wide = saved([numbered(1, 2, 1 << 18)], layout="mla", block_tables=[[0]], seq_lens=[2])
-    with pytest.raises(hw.LimitError, match="no memory for the export") as refusal:
+    with pytest.raises(hw.LimitError, match="more than the limit") as refusal:
         hw.load_snapshot(wide).export(layout="mla", page_size=2**32 - 1)
+    assert refusal.value.rule == "limit.dense-bytes"
+
+
+@pytest.mark.parametrize("call", ["export", "count_pages"])
+def test_memory_that_runs_out_is_an_error_of_ours(call, monkeypatch) -> None:
+    def repage(*args: object, **options: object) -> None:
+        raise MemoryError("Unable to allocate 2.00 GiB")
+
+    monkeypatch.setattr("hurray_wire.export_pages.repage", repage)
+    with pytest.raises(hw.LimitError, match=r"no memory for it: Unable to allocate 2\.00 GiB") as refusal:
+        getattr(hw.load_snapshot(saved()), call)()
     assert refusal.value.rule == "limit.memory"
+    assert isinstance(refusal.value.__cause__, MemoryError)
 
 
 @pytest.mark.parametrize(
@@ -248,3 +260,23 @@ def test_fresh_arrays_keep_to_the_limits_of_the_file(options, tokens) -> None:
         with pytest.raises(hw.LimitError, match="the key of layer 0 takes") as refusal:
             snapshot.export(**options)
         assert refusal.value.rule == "limit.dense-bytes"
+
+
+def test_pages_are_counted_of_one_batch_only() -> None:
+    """What an export refuses, counting its pages refuses too, and in the same words."""
+    out = io.BytesIO()
+    with hw.create(out) as writer:
+        for role, pages in (("key", 3), ("value", 2)):
+            layout = hw.BlockPagedLayout(
+                page_size=2, num_pages=3, paged_axis=0, num_seqs=1, kv_role=role, layer_index=0
+            )
+            sizes = (6, 4 * pages, 8)
+            descriptor = hw.TensorDescriptor(
+                hw.uint8, (2 * pages, 1, 1), layout, tuple(hw.BufferHandle(size) for size in sizes)
+            )
+            writer.add(role, descriptor, [bytes(6), np.arange(pages, dtype="<u4"), np.array([0, pages], "<u4")])
+    snapshot = hw.load_snapshot(out.getvalue())
+    for call in (snapshot.count_pages, snapshot.export):
+        with pytest.raises(hw.IncompatibleError, match="'value' is of another batch than 'key'") as refusal:
+            call()
+        assert refusal.value.rule == "export.batch"

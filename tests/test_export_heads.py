@@ -215,3 +215,35 @@ def test_snapshots_that_do_not_go_together_are_refused(files, options, match) ->
 def test_a_scale_on_some_ranks_only_is_refused() -> None:
     with pytest.raises(hw.IncompatibleError, match="has a scale on 1 of 2 ranks"):
         hw.export_merged([fp8([(1.0, None)], 0), fp8(None, 1)])
+
+
+class Told:
+    """A snapshot under other metadata."""
+
+    def __init__(self, snapshot: hw.Snapshot, **metadata: Any) -> None:
+        self.snapshot = snapshot
+        self.metadata = {name.replace("_", "."): value for name, value in metadata.items()}
+        self.layers = snapshot.layers
+
+    def __getitem__(self, layer: int | None) -> Any:
+        return self.snapshot[layer]
+
+
+def test_a_group_of_any_number_of_ranks_is_told_apart_without_counting_them() -> None:
+    size = 1 << 62
+    shard = Told(hw.load_snapshot(saved(WHOLE)), tp_rank=5, tp_size=size)
+    with pytest.raises(hw.IncompatibleError) as refusal:
+        hw.export_merged([shard])
+    assert f"ranks 0, 1, 2, 3, 4, 6, 7, 8 and {size - 9} more of {size} are missing" in str(refusal.value)
+    assert (refusal.value.rule, refusal.value.declared, refusal.value.found) == ("export.ranks", size, 1)
+    check_heads(hw.export_merged([shard], tp_rank=5, tp_size=size), slice(HEADS))
+    with pytest.raises(hw.IncompatibleError, match="head 0 is held by none"):
+        hw.export_merged([shard], tp_rank=0, tp_size=size)
+    with pytest.raises(hw.IncompatibleError, match="say how many the model has"):
+        hw.export_merged([shard], num_heads=8)
+
+
+def test_missing_ranks_are_named() -> None:
+    shards = [Told(hw.load_snapshot(rank_file(rank, 4)), tp_rank=rank, tp_size=4) for rank in (0, 2)]
+    with pytest.raises(hw.IncompatibleError, match="ranks 1, 3 of 4 are missing"):
+        hw.export_merged(shards)

@@ -16,13 +16,13 @@ PACKAGE = ROOT / "hurray_wire"
 STAGES: tuple[tuple[str, ...], ...] = (
     ("errors", "limits", "_version", "forks", "lazy", "parallel"),
     ("model",),
-    ("adapters", "arrays", "addressing", "buffers", "page_copy", "page_fetch", "gather"),
+    ("adapters", "arrays", "addressing", "buffers", "page_copy", "page_fetch", "gather_room", "gather"),
     ("tensors", "paged_tensor", "composites"),
     ("wire",),
     ("store",),
     (
-        "selection", "quantizing", "token_pages", "identity", "companions", "element_names", "preparing", "saving",
-        "snapshot", "transfer", "export_pages", "export_parts", "export", "diff", "annotate",
+        "selection", "quantizing", "token_pages", "identity", "companions", "element_names", "preparing", "resaving",
+        "saving", "snapshot", "transfer", "export_pages", "export_parts", "export", "diff", "annotate",
     ),
     ("jax", "torch"),
     ("cli", "__init__"),

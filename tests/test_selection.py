@@ -87,6 +87,17 @@ def test_a_pool_of_any_strides_is_written_by_value(kind, compact, scrub):
     written = b"".join(bytes(chunk) for chunk in chunks.chunks())
     assert written == expected_bytes(pool, made)
     assert len(written) == chunks.nbytes
+    page_bytes = chunks.nbytes // made.num_pages
+    for pages in (1, 2, 3, 99):
+        assert parts_of(chunks, pages * page_bytes) == written
+
+
+def parts_of(chunks, part_bytes):
+    """What the parts make, the last one made first, all of them into one memory that they soil for each other."""
+    memory = np.full(part_bytes, 0xEE, dtype=np.uint8)
+    listed = list(chunks.parts(part_bytes))
+    assert [size for size, _ in listed[:-1]] == [part_bytes] * (len(listed) - 1)
+    return b"".join([make(memory[:size]).tobytes() for size, make in listed[::-1]][::-1])
 
 
 def test_a_pool_larger_than_the_staging_is_written_whole():
@@ -108,6 +119,7 @@ def test_packed_types_are_packed_page_after_page():
     flat = np.concatenate([pool[1].ravel(), pool[0].ravel()]).tolist()
     packed = bytes(sum(value << 2 * k for k, value in enumerate(flat[i : i + 4])) for i in range(0, len(flat), 4))
     assert written == packed
+    assert PoolChunks(values, made, element_types.uint2).parts(1 << 20) is None
 
 
 def test_deduplicate_merges_pages_only_where_every_layer_agrees():

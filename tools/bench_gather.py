@@ -86,7 +86,7 @@ def compare(name: str, ours: Callable[[], Any], other: Callable[[], Any], *, pai
 def gather_rows() -> list[Row]:
     """Gather into a given output against one memcpy of it, and against the formulas that index token by token."""
     full, uneven, small_heads = Batch(), Batch(uneven=True), Batch(page=(16, 3, 64))
-    source = np.zeros_like(full.out)
+    source = np.ones_like(full.out)  # memory that was never written is one page of zeros, read from the cache
     rows = [
         compare("gather into out | one memcpy of out", full.gather, lambda: np.copyto(full.out, source)),
         compare("gather into out | pool[pages, slots]", full.gather, full.token_formula, pairs=5),
@@ -99,13 +99,22 @@ def gather_rows() -> list[Row]:
             pairs=5,
         ),
     ]
-    narrow = np.zeros_like(small_heads.out)
+    narrow = np.ones_like(small_heads.out)
     rows.append(
         compare(
             "gather of 6 KiB pages | one memcpy of out", small_heads.gather, lambda: np.copyto(small_heads.out, narrow)
         )
     )
     flat = full.out.reshape(-1, *full.out.shape[2:])
+    into = np.zeros_like(flat)
+    rows.append(
+        compare(
+            "ragged into out | one memcpy of out",
+            lambda: gather_ragged(full.pool, full.table, full.seq_ptr, full.lens, out=into),
+            lambda: np.copyto(into, flat),
+        )
+    )
+    # one large memcpy goes past the caches, which spares fresh memory a read; copies of a page each do not
     rows.append(
         compare(
             "ragged, memory of its own | memcpy into memory of its own",
@@ -113,7 +122,22 @@ def gather_rows() -> list[Row]:
             flat.copy,
         )
     )
+    rows.append(
+        compare(
+            "ragged, memory of its own | memcpy of each page into memory of its own",
+            lambda: gather_ragged(full.pool, full.table, full.seq_ptr, full.lens),
+            lambda: _copy_by_pages(flat),
+        )
+    )
     return rows
+
+
+def _copy_by_pages(flat: NDArray[Any]) -> NDArray[Any]:
+    """A copy of ``flat`` in new memory, made of pieces as large as a page."""
+    fresh = np.empty_like(flat)
+    for start in range(0, len(flat), PAGE[0]):
+        fresh[start : start + PAGE[0]] = flat[start : start + PAGE[0]]
+    return fresh
 
 
 def overhead_rows() -> list[Row]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BufferSizeError, IncompatibleError, UnsupportedError
-from .base import Declared, Form, PoolSpec
+from .base import Declared, Form, PoolSpec, reshaped, zeros
 
 __all__ = ["allocate", "cut"]
 
@@ -43,7 +43,7 @@ def cut(
 
     ``role`` is that of an array which holds one role, ``where`` names the array in errors. Raises BufferSizeError for
     axes that cannot be this form, UnsupportedError for rows with scales in them, IncompatibleError if the page size
-    is not told.
+    is not told, LimitError where NumPy has no array of the shape.
     """
     _check(array, form, declared, where, role)
     axes = form.axes
@@ -52,7 +52,7 @@ def cut(
         assert page_size is not None
         # dividing one axis in two needs no copy, whatever its stride
         pages = array.shape[at] // page_size
-        array = array.reshape(*array.shape[:at], pages, page_size, *array.shape[at + 1 :])
+        array = reshaped(array, (*array.shape[:at], pages, page_size, *array.shape[at + 1 :]))
         axes = axes.replace("T", "PS")
     if "1" in axes:
         array, axes = np.squeeze(array, axis=axes.index("1")), axes.replace("1", "")
@@ -208,7 +208,10 @@ def _check_inline_scales(array: NDArray[Any], size: int, demand: int, said: str)
 def allocate(
     form: Form, pools: Mapping[str, PoolSpec], *, num_pages: int, page_size: int, num_layers: int = 1
 ) -> NDArray[Any]:
-    """A fresh array of zeros of this form. ``pools`` are those that it is to hold, alike but for their head_dim."""
+    """A fresh array of zeros of this form. ``pools`` are those that it is to hold, alike but for their head_dim.
+
+    Raises LimitError where there is no memory for it, or no such array in NumPy.
+    """
     one = next(iter(pools.values()))
     lengths = {
         "P": num_pages,
@@ -223,7 +226,7 @@ def allocate(
         "1": 1,
     }
     memory = form.memory or form.axes
-    fresh = np.zeros([lengths[letter] for letter in memory], dtype=one.dtype)
+    fresh = zeros(tuple(lengths[letter] for letter in memory), one.dtype)
     return fresh.transpose([memory.index(letter) for letter in form.axes])
 
 

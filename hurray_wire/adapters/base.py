@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BufferSizeError, IncompatibleError
+from ..errors import BufferSizeError, IncompatibleError, LimitError
 
 __all__ = [
     "Declared",
@@ -27,7 +27,9 @@ __all__ = [
     "by_index",
     "check_indices",
     "layer_name",
+    "reshaped",
     "split_roles",
+    "zeros",
 ]
 
 MAX_LAYER_INDEX = 2**32 - 2  # 2^32 - 1 means "no layer" on the wire
@@ -111,6 +113,30 @@ class Form:
     name: str
     axes: str
     memory: str = ""
+
+
+def zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A fresh array of zeros. Raises LimitError where there is no memory, or no such array in NumPy."""
+    try:
+        return np.zeros(shape, dtype)
+    except (ValueError, OverflowError) as cause:
+        raise _unaddressable(shape, dtype) from cause
+    except MemoryError as cause:
+        raise LimitError(f"there is no memory for shape {list(shape)} of {dtype}", rule="limit.memory") from cause
+
+
+def reshaped(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The array in a shape of as many elements. Of no element a shape may still be too vast for NumPy: LimitError."""
+    try:
+        return array.reshape(shape)
+    except (ValueError, OverflowError) as cause:
+        raise _unaddressable(shape, array.dtype) from cause
+
+
+def _unaddressable(shape: tuple[int, ...], dtype: np.dtype[Any]) -> LimitError:
+    return LimitError(
+        f"shape {list(shape)} of {dtype} is more than NumPy can address", rule="limit.addressable", found=shape
+    )
 
 
 def layer_name(index: int | None) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import parallel
 from ..errors import BufferSizeError, IncompatibleError
-from .base import Declared, Form, LayerPools, Layers, LayerSpec, PoolSpec, by_index, layer_name, split_roles
+from .base import Declared, Form, LayerPools, Layers, LayerSpec, PoolSpec, by_index, layer_name, split_roles, zeros
 from .copying import PageSource, check_pages, copy_pages
 from .intake import as_array
 from .integers import Ints, as_lengths, check_page_size
@@ -70,7 +70,7 @@ class CutPages:
 
     def _pool(self, views: Sequence[NDArray[Any]]) -> NDArray[Any]:
         ptr = self.tables.seq_ptr.tolist()
-        pool = np.zeros((ptr[-1], self.page_size, *views[0].shape[1:]), dtype=views[0].dtype)
+        pool = zeros((ptr[-1], self.page_size, *views[0].shape[1:]), views[0].dtype)
 
         def place(seq: int) -> None:
             whole, rest = _pages_of(views[seq], self.page_size)
@@ -142,10 +142,10 @@ class DenseAdapter:
         def fresh(pool: PoolSpec) -> Any:
             row = (pool.num_heads, pool.head_dim)
             if form == "ragged":
-                return np.zeros((sum(lengths), *row), dtype=pool.dtype)
+                return zeros((sum(lengths), *row), pool.dtype)
             if form == "sequences":
-                return [np.zeros((length, *row), dtype=pool.dtype) for length in lengths]
-            return np.zeros((len(lengths), row[0], max(lengths, default=0), row[1]), dtype=pool.dtype)
+                return [zeros((length, *row), pool.dtype) for length in lengths]
+            return zeros((len(lengths), row[0], max(lengths, default=0), row[1]), pool.dtype)
 
         made = []
         for layer in layers:

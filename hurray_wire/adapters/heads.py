@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import BufferSizeError, IncompatibleError
 from .copying import plan_copy
 
-__all__ = ["HeadMove", "copy_heads", "head_moves", "head_ranges", "split_heads"]
+__all__ = ["HeadMove", "copy_heads", "count_heads", "head_moves", "head_range", "head_ranges", "split_heads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class HeadMove:
     give: slice
 
 
-def head_ranges(num_heads: int, size: int) -> list[range]:
-    """The heads of each of ``size`` ranks: equal shares, or copies where there are more ranks than heads.
+def head_range(num_heads: int, size: int, rank: int) -> range:
+    """The heads of rank ``rank`` of ``size``: an equal share, or a copy where there are more ranks than heads.
 
-    Raises IncompatibleError if neither number is a multiple of the other.
+    Raises IncompatibleError if neither number is a multiple of the other. Numbers may be of any size.
     """
     if size < 1 or num_heads < 1 or (num_heads % size and size % num_heads):
         raise IncompatibleError(
@@ -41,7 +41,18 @@ def head_ranges(num_heads: int, size: int) -> list[range]:
             found=size,
         )
     share, copies = max(num_heads // size, 1), max(size // num_heads, 1)
-    return [range(rank // copies * share, (rank // copies + 1) * share) for rank in range(size)]
+    return range(rank // copies * share, (rank // copies + 1) * share)
+
+
+def head_ranges(num_heads: int, size: int) -> list[range]:
+    """The heads of each of ``size`` ranks, see ``head_range``."""
+    head_range(num_heads, size, 0)  # refuses for one rank what it refuses for any
+    return [head_range(num_heads, size, rank) for rank in range(size)]
+
+
+def count_heads(heads: range) -> int:
+    """How many heads there are in a run of them; ``len`` ends at 2**63."""
+    return heads.stop - heads.start
 
 
 def head_moves(sources: Sequence[range], destinations: Sequence[range]) -> list[HeadMove]:
@@ -85,12 +96,13 @@ def copy_heads(
     held, wanted = head_ranges(num_heads, len(sources)), head_ranges(num_heads, len(destinations))
     for side, pools, ranges in (("source", sources, held), ("destination", destinations, wanted)):
         for rank, (pool, heads) in enumerate(zip(pools, ranges, strict=True)):
-            if pool.ndim != 4 or pool.shape[2] != len(heads):
+            count = count_heads(heads)
+            if pool.ndim != 4 or pool.shape[2] != count:
                 raise BufferSizeError(
-                    f"rank {rank} of {len(pools)} of the {side} has {len(heads)} of {num_heads} heads, but its pool is "
+                    f"rank {rank} of {len(pools)} of the {side} has {count} of {num_heads} heads, but its pool is "
                     f"{list(pool.shape)}",
                     rule="adapter.heads",
-                    declared=len(heads),
+                    declared=count,
                     found=pool.shape,
                 )
     copies = [

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import parallel
 from ..errors import BufferSizeError, IncompatibleError
+from .base import zeros
 from .copying import (
     PageSource,
     check_destination,
@@ -31,7 +32,11 @@ from .copying import (
 from .integers import Ints, as_ids, check_page_size
 from .tables import Tables
 
-__all__ = ["Repaging", "repage"]
+__all__ = ["Repaging", "plan_bytes", "repage"]
+
+# What a plan takes while it is made: some eight numbers for each granule, and for each page the key it is shared by.
+_GRANULE_BYTES = 64
+_PAGE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +133,7 @@ class Repaging:
         else:
             pool = source
         piece = replace(self, pages=pages, starts=self.starts[part], filled=self.filled[part])
-        fresh = np.zeros((len(pages), self.page_size, *pool.shape[2:]), dtype=pool.dtype)
+        fresh = zeros((len(pages), self.page_size, *pool.shape[2:]), pool.dtype)
         piece.copy(pool, fresh)
         return fresh
 
@@ -146,6 +151,13 @@ class Repaging:
                 declared=self.old_page_size,
                 found=pool.shape,
             )
+
+
+def plan_bytes(seq_lens: Ints, *, page_size: int, new_page_size: int) -> int:
+    """What ``repage`` takes at most while it plans for sequences of these lengths, in bytes."""
+    old, new = check_page_size(page_size), check_page_size(new_page_size)
+    pages: int = sum(-(-length // new) for length in seq_lens.tolist())
+    return pages * (_PAGE_BYTES + _GRANULE_BYTES * (new // math.gcd(old, new)))
 
 
 def repage(tables: Tables, *, page_size: int, new_page_size: int) -> Repaging:
@@ -181,13 +193,15 @@ def repage(tables: Tables, *, page_size: int, new_page_size: int) -> Repaging:
 
 def _share(pages: Ints, starts: Ints, filled: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """New pages made of the same granules become one, with as many tokens as the longest needs."""
-    rows = np.concatenate([starts[:, np.newaxis], pages], axis=1)
-    _, first, group = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # number the pages as they first appear
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    block_table = rank[group.reshape(-1)]
-    longest = np.zeros(len(order), dtype=np.int64)
+    # np.unique of rows would name each column of them, and there may be a million
+    numbers: dict[bytes, int] = {}
+    block_table = np.empty(len(pages), dtype=np.int64)
+    first: list[int] = []
+    for page, (start, row) in enumerate(zip(starts.tolist(), pages, strict=True)):
+        number = numbers.setdefault(row.tobytes() + start.to_bytes(8, "little"), len(first))
+        if number == len(first):
+            first.append(page)
+        block_table[page] = number
+    longest = np.zeros(len(first), dtype=np.int64)
     np.maximum.at(longest, block_table, filled)
-    kept = first[order]
-    return pages[kept], starts[kept], longest, block_table
+    return pages[first], starts[first], longest, block_table

@@ -20,16 +20,18 @@ from ..limits import MAX_NESTING, Limits
 from ..model.descriptor import TensorDescriptor
 from ..model.layouts import CompositeLayout
 from ..model.sections import Shard
+from ..model.shape import element_count, is_dynamic
 from .coverage import check_coverage
 from .dense import checked_values
-from .memory import allocate
+from .memory import allocate, check_together, stored_bytes
 from .packing import memory_dtype
 from .sparse import Sparse
 
-__all__ = ["Member", "Node", "assemble", "check_members", "check_tree", "group_members"]
+__all__ = ["Member", "Node", "assemble", "check_members", "check_tree", "group_members", "stored_by"]
 
 Member: TypeAlias = tuple[TensorDescriptor, Any]
-"""A descriptor and its values: an array, a sparse tensor, or for the head of a composite a sequence of members."""
+"""A descriptor and its values: an array, a sparse tensor, or for the head of a composite a sequence of members. A
+function gives its values when they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +138,12 @@ def assemble(
 
     Raises InvalidFileError as ``check_members`` does, UnsupportedError for private rules and for sums of types without
     arithmetic, IncompatibleError for a group within an array, BufferSizeError for a value of another shape or type,
-    LimitError if the array would exceed ``limits.max_dense_bytes``.
+    LimitError if the array would exceed what ``limits`` allow.
     """
     layout = _composite(head)
     check_members(head, [descriptor for descriptor, _ in members])
-    values = [
-        assemble(descriptor, value, limits=limits) if isinstance(descriptor.layout, CompositeLayout) else value
-        for descriptor, value in members
-    ]
     if layout.composition_rule == "group":
-        return tuple(values)
+        return tuple(_values(descriptor, value, limits) for descriptor, value in members)
     if isinstance(layout.composition_rule, int):
         raise UnsupportedError(
             f"composition rule 0x{layout.composition_rule:02X} is private",
@@ -157,8 +155,13 @@ def assemble(
         raise UnsupportedError(
             f"{head.element_type.name} has no sums", rule="composite.add", found=head.element_type.name
         )
-    out = allocate(head.shape, dtype, limits)
-    for number, ((descriptor, _), value) in enumerate(zip(members, values, strict=True)):
+    stored = stored_by(members)
+    shapes = [descriptor.shape for descriptor, _ in members if descriptor.layout.is_dense]
+    dense = sum(element_count(shape) for shape in shapes if not is_dynamic(shape))
+    check_together(dense * dtype.itemsize, limits, "what the members hold", stored=stored)
+    out = allocate(head.shape, dtype, limits, stored=stored)
+    for number, (descriptor, given) in enumerate(members):
+        value = _values(descriptor, given, limits)
         corrects = layout.composition_rule == "overlay" and number > 0
         adds = corrects and layout.combine_op == "add"
         if isinstance(value, Sparse):
@@ -166,6 +169,21 @@ def assemble(
         else:
             _put(out, descriptor, value, adds=adds)
     return out
+
+
+def _values(descriptor: TensorDescriptor, given: Any, limits: Limits | None) -> Any:
+    """The values of a member that is part of something else."""
+    if isinstance(descriptor.layout, CompositeLayout):
+        return assemble(descriptor, given, limits=limits)
+    return given() if callable(given) else given
+
+
+def stored_by(members: Sequence[Member]) -> int:
+    """The bytes that the members are made of, and theirs if they are composites themselves."""
+    below: list[Sequence[Member]] = [
+        value for descriptor, value in members if isinstance(descriptor.layout, CompositeLayout)
+    ]
+    return sum(stored_bytes(descriptor) for descriptor, _ in members) + sum(map(stored_by, below))
 
 
 def _put(out: NDArray[Any], descriptor: TensorDescriptor, value: Any, *, adds: bool) -> None:

@@ -1,8 +1,8 @@
 """Dense tensors as NumPy arrays, and back (spec/layouts.md, layouts 0x01 to 0x05 and 0x40).
 
 Where NumPy can name the place of every element by strides (row-major, column-major, strided; elements of whole bytes)
-the array is a view of the buffer. Otherwise it is a copy, bounded by ``Limits.max_dense_bytes``: elements narrower than
-a byte are unpacked, tiled and Morton tensors gathered by place (``places``), Hilbert ones part by part (``hilbert``).
+the array is a view of the buffer. Otherwise it is a copy, bounded by ``Limits`` (``memory``): elements narrower than a
+byte are unpacked, tiled and Morton tensors gathered by place (``places``), Hilbert ones part by part (``hilbert``).
 
 Bit patterns survive, NaNs and negative zeros included. Quantized tensors are given as stored: see ``dequantize``.
 """
@@ -20,7 +20,7 @@ from ..model.descriptor import TensorDescriptor
 from ..model.layouts import ColMajorLayout, HilbertLayout, RowMajorLayout, StridedLayout, TiledLayout
 from ..model.shape import Shape, is_dynamic, is_empty
 from . import hilbert
-from .memory import allocate, check_addressable, check_limit
+from .memory import allocate, check_addressable, check_limit, stored_bytes
 from .packing import memory_dtype, pack, unpack
 from .places import blocks, place_terms, take_packed, take_whole
 
@@ -35,7 +35,7 @@ def to_array(descriptor: TensorDescriptor, data: Bytes, *, limits: Limits | None
     ``data`` is buffer 0. The dtype is ``packing.memory_dtype`` of the element type. Row-major, column-major and strided
     tensors of whole bytes are views of ``data``, read-only if it is, of any alignment; all others are copies and the
     caller's own. Raises UnsupportedError for other layouts and for dynamic shapes, LimitError where a copy would take
-    more than ``limits.max_dense_bytes``, or where NumPy has no array of such a shape.
+    more than ``limits`` allow, or where NumPy has no array of such a shape.
     """
     shape, element_type = descriptor.shape, descriptor.element_type
     _check_dense(descriptor)
@@ -48,10 +48,11 @@ def to_array(descriptor: TensorDescriptor, data: Bytes, *, limits: Limits | None
         return _view(descriptor, data)
     if isinstance(layout, RowMajorLayout | ColMajorLayout):
         count = descriptor.element_count
-        check_limit(count, limits, f"shape {list(shape)} of {element_type.name}, unpacked,")
+        what = f"shape {list(shape)} of {element_type.name}, unpacked,"
+        check_limit(count, limits, what, stored=stored_bytes(descriptor))
         run = unpack(data[descriptor.byte_offset :], element_type, count)
         return run.reshape(shape, order="C" if isinstance(layout, RowMajorLayout) else "F")
-    values = allocate(shape, dtype, limits)
+    values = allocate(shape, dtype, limits, stored=stored_bytes(descriptor))
     if isinstance(layout, HilbertLayout):
         _read_curve(descriptor, data, values)
     elif element_type.is_packed:

@@ -26,7 +26,7 @@ from ..model.element_types import ElementType, buffer_bytes
 from ..model.quantization import Mxfp, Nf4, PerBlockAffine, PerChannelAffine, PerTensorAffine
 from ..model.shape import is_empty
 from ..parallel import run
-from .memory import allocate
+from .memory import allocate, stored_bytes
 
 __all__ = [
     "NF4_LEVELS",
@@ -111,7 +111,7 @@ def dequantize_dense(
     MXFP scale that is not a number, LimitError as ``to_array`` does.
     """
     quantization = descriptor.quantization
-    out = _real_array(descriptor.element_type, stored, limits)
+    out = _real_array(descriptor.element_type, stored, limits, made_of=stored_bytes(descriptor))
     if is_empty(stored.shape):
         return out
     if quantization is None or isinstance(quantization, PerTensorAffine):
@@ -263,9 +263,10 @@ def _byte_values(element_type: ElementType) -> Floats:
 
 
 def _real_scales(scales: NDArray[Any]) -> Floats:
-    if scales.dtype == et.float8_e8m0.dtype:
-        return np.ldexp(np.float32(1), scales.view(np.uint8).astype(np.int32) - 127)
-    return scales.astype(np.float32)
+    with np.errstate(all="ignore"):
+        if scales.dtype == et.float8_e8m0.dtype:
+            return np.ldexp(np.float32(1), scales.view(np.uint8).astype(np.int32) - 127)
+        return scales.astype(np.float32)
 
 
 def _check_e8m0(scales: NDArray[np.uint8]) -> None:
@@ -293,9 +294,12 @@ def _runs_of_blocks(dim: int, size: int) -> Iterator[tuple[int, int, int]]:
         yield whole, dim, dim - whole
 
 
-def _real_array(element_type: ElementType, stored: NDArray[Any], limits: Limits | None) -> Floats:
+def _real_array(
+    element_type: ElementType, stored: NDArray[Any], limits: Limits | None, *, made_of: int | None = None
+) -> Floats:
+    """Room for the real values of ``stored``, which may be a view of fewer bytes (``made_of``) than it seems."""
     if element_type.is_private or element_type in _UNREAL:
         raise UnsupportedError(
             f"{element_type.name} has no values in float32", rule="quantization.storage", found=element_type.name
         )
-    return allocate(stored.shape, np.dtype(np.float32), limits)
+    return allocate(stored.shape, np.dtype(np.float32), limits, stored=made_of)

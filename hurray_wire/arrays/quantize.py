@@ -83,8 +83,8 @@ def quantize_int8_per_slot(
 
     def work(page: int) -> None:
         pages = pool[page : page + step]
-        values: NDArray[Any] = pages.astype(_wide(pool.dtype)).reshape(len(pages), page_size, width)
         with np.errstate(all="ignore"):
+            values: NDArray[Any] = pages.astype(_wide(pool.dtype)).reshape(len(pages), page_size, width)
             np.divide(values, by_slot[page : page + step], out=values)
             np.rint(values, out=values)  # a scale rounded down makes 127.00002 of the greatest, and still 127
             codes[page : page + step] = values

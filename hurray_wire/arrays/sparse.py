@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ from ..model.descriptor import TensorDescriptor
 from ..model.element_types import ElementType
 from ..model.layouts import CooLayout, CscLayout, CsfLayout, CsrLayout
 from ..model.shape import Shape, element_count, is_dynamic
-from .memory import allocate, check_limit
+from .memory import allocate, check_limit, within_memory
 from .packing import memory_dtype, unpack
 from .sparse_checks import (
     check_bounds,
@@ -61,12 +61,20 @@ class Sparse(ABC):
         """The number of stored values."""
         return len(self.values)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, and of what says where they belong."""
+        held = [getattr(self, field.name) for field in fields(self)]
+        arrays = [array for entry in held for array in (entry if isinstance(entry, tuple) else (entry,))]
+        return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+    @within_memory
     def to_dense(self, *, limits: Limits | None = None) -> NDArray[Any]:
         """An array of ``shape``, the caller's own, zero bits where no value is stored.
 
-        Raises LimitError if it would take more than ``limits.max_dense_bytes``.
+        Raises LimitError if it would take more than ``limits`` allow.
         """
-        out = allocate(self.shape, self.values.dtype, limits, zeroed=True)
+        out = allocate(self.shape, self.values.dtype, limits, stored=self.nbytes, zeroed=True)
         out.reshape(-1)[self.positions()] = self.values
         return out
 
@@ -169,7 +177,7 @@ def read_sparse(
     """The named arrays of a COO, CSR, CSC or CSF tensor, all of them checked.
 
     ``buffers`` are the tensor's. Raises InvalidFileError that names the first entry at fault, UnsupportedError for
-    other layouts and dynamic shapes, LimitError if unpacked values would take more than ``limits.max_dense_bytes``.
+    other layouts and dynamic shapes, LimitError if unpacked values would take more than ``limits`` allow.
     """
     layout, shape = descriptor.layout, descriptor.shape
     if not isinstance(layout, CooLayout | CsrLayout | CscLayout | CsfLayout):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hurray_wire.adapters import copy_heads, head_moves, head_ranges, split_heads
+from hurray_wire.adapters import copy_heads, count_heads, head_moves, head_range, head_ranges, split_heads
 from hurray_wire.errors import BufferSizeError, IncompatibleError
 
 
@@ -27,11 +27,33 @@ def test_ranks_share_heads_or_hold_copies(num_heads: int, size: int, shares: lis
     assert [list(share) for share in head_ranges(num_heads, size)] == shares
 
 
-@pytest.mark.parametrize(("num_heads", "size"), [(8, 3), (3, 8), (0, 1), (1, 0), (6, 4)])
+@pytest.mark.parametrize(
+    ("num_heads", "size", "rank", "first", "count"),
+    [
+        (8 << 62, 1 << 62, (1 << 62) - 1, 8 * ((1 << 62) - 1), 8),
+        (1 << 70, 2, 1, 1 << 69, 1 << 69),
+        (2, 1 << 62, 1 << 61, 1, 1),
+        (2, 1 << 62, (1 << 61) - 1, 0, 1),
+    ],
+)
+def test_one_rank_of_any_number_has_its_heads_at_once(
+    num_heads: int, size: int, rank: int, first: int, count: int
+) -> None:
+    heads = head_range(num_heads, size, rank)
+    assert (heads.start, count_heads(heads)) == (first, count)
+
+
+@pytest.mark.parametrize(("num_heads", "size"), [(8, 3), (3, 8), (0, 1), (1, 0), (6, 4), ((1 << 62) + 1, 1 << 62)])
 def test_unequal_shares_are_refused(num_heads: int, size: int) -> None:
-    with pytest.raises(IncompatibleError) as refusal:
-        head_ranges(num_heads, size)
-    assert refusal.value.rule == "adapter.heads"
+    for call in (lambda: head_ranges(num_heads, size), lambda: head_range(num_heads, size, 0)):
+        with pytest.raises(IncompatibleError) as refusal:
+            call()
+        assert refusal.value.rule == "adapter.heads"
+
+
+def test_a_model_of_more_heads_than_can_be_counted_is_refused_by_an_error_of_ours() -> None:
+    with pytest.raises(BufferSizeError, match=f"rank 0 of 1 of the source has {1 << 70} of {1 << 70} heads"):
+        copy_heads([numbered(2)], [numbered(2)], num_heads=1 << 70)
 
 
 def test_a_split_is_made_of_views() -> None:

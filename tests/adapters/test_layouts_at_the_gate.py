@@ -10,7 +10,7 @@ import pytest
 
 from hurray_wire import adapters
 from hurray_wire.adapters import LayerSpec, PoolSpec
-from hurray_wire.errors import BufferSizeError, HurrayError, IncompatibleError, UnsupportedError
+from hurray_wire.errors import BufferSizeError, HurrayError, IncompatibleError, LimitError, UnsupportedError
 
 FLOAT16 = np.dtype(np.float16)
 
@@ -400,3 +400,37 @@ def test_the_gate_raises_only_our_errors_on_ragged_caches() -> None:
         for name in adapters.names():
             with pytest.raises(HurrayError):
                 views(name, layers, page_size=4)
+
+
+@pytest.mark.parametrize("name", [name for name in adapters.names() if name != "mla"])
+def test_an_array_that_numpy_cannot_address_is_not_allocated(name: str) -> None:
+    """No head, and so not a byte; NumPy multiplies the other sizes all the same."""
+    spec = LayerSpec(0, dict.fromkeys(("key", "value"), PoolSpec(0, 128, FLOAT16)))
+    with pytest.raises(LimitError, match="more than NumPy can address") as refusal:
+        adapters.get(name).allocate([spec], num_pages=1 << 40, page_size=1 << 30)
+    assert refusal.value.rule == "limit.addressable"
+    assert isinstance(refusal.value.__cause__, ValueError)
+
+
+def test_pages_of_no_slot_that_numpy_cannot_address_are_refused() -> None:
+    empty = np.zeros((0, 1 << 40, 128), np.uint8)
+    with pytest.raises(LimitError, match="more than NumPy can address") as refusal:
+        views("sglang-slots", [(empty, empty)], page_size=(1 << 32) - 1)
+    assert refusal.value.rule == "limit.addressable"
+    assert views("sglang-slots", [(empty, empty)], page_size=16)[0].pools["key"].shape == (0, 16, 1 << 40, 128)
+
+
+@pytest.mark.parametrize("form", ["batch", "ragged", "sequences"])
+def test_a_dense_cache_that_numpy_cannot_address_is_not_allocated(form: str) -> None:
+    spec = LayerSpec(0, {"key": PoolSpec(0, 1 << 40, FLOAT16)})
+    with pytest.raises(LimitError) as refusal:
+        adapters.dense.allocate([spec], seq_lens=[1 << 40], form=form)
+    assert refusal.value.rule == "limit.addressable"
+
+
+def test_an_array_that_no_memory_holds_is_not_allocated() -> None:
+    spec = LayerSpec(0, {"key": PoolSpec(1, 1, FLOAT16)})
+    with pytest.raises(LimitError, match="no memory") as refusal:
+        adapters.get("split-nhd").allocate([spec], num_pages=1 << 40, page_size=1 << 20)
+    assert refusal.value.rule == "limit.memory"
+    assert isinstance(refusal.value.__cause__, MemoryError)

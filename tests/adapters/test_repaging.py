@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hurray_wire import parallel
-from hurray_wire.adapters import Tables, normalise, repage
+from hurray_wire.adapters import Tables, normalise, plan_bytes, repage
 from hurray_wire.errors import BufferSizeError, IncompatibleError, InvalidDescriptorError
 
 STALE = 0xDEAD
@@ -161,3 +161,29 @@ def test_repaging_holds_no_second_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pool.nbytes == 16 << 20
     assert peak < 6 << 20
     assert (target == 1).all()
+
+
+@pytest.mark.parametrize("shared", [0, 1, 2], ids=["apart", "nearly-apart", "shared"])
+@pytest.mark.parametrize(("old", "new"), [(16, 1), (16, 7), (16, 64), (2, 4096)])
+def test_a_plan_takes_no_more_memory_than_is_told_before(old: int, new: int, shared: int) -> None:
+    each = 16_000 // old
+    table = np.arange(10 * each) if shared < 2 else np.zeros(10 * each, np.int64)
+    if shared:
+        table[1] = table[0]  # now every page is compared with all others
+    tables = Tables(table, np.arange(0, 10 * each + 1, each), np.full(10, 16_000))
+    told = plan_bytes(tables.seq_lens, page_size=old, new_page_size=new)
+    tracemalloc.start()
+    try:
+        plan = repage(tables, page_size=old, new_page_size=new)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert plan.tables.total_tokens == 160_000
+    assert plan.pages.nbytes < peak <= told
+
+
+def test_a_page_of_a_million_granules_is_shared_like_any_other() -> None:
+    tables = Tables(np.zeros(4, np.int64), np.array([0, 2, 4]), np.array([2, 2]))
+    plan = repage(tables, page_size=1, new_page_size=1 << 20)
+    assert (plan.num_pages, plan.tables.block_table.tolist(), plan.filled.tolist()) == (1, [0, 0], [2])
+    assert plan.pages.shape == (1, 1 << 20)
