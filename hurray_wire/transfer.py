@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import StreamError, UnsupportedError
+from .errors import StreamError
 from .limits import Limits
 from .model import element_types as et
 from .model.descriptor import TensorDescriptor
@@ -24,16 +24,14 @@ from .model.layouts import CompositeLayout, RowMajorLayout
 from .paged_tensor import PagedTensor, make_tensor
 from .preparing import prepare, tensor_name
 from .snapshot import Snapshot
-from .store.reader import SCALE_SUFFIX, SEQ_LENS, Report, checked_lengths, given_lengths
+from .store.reader import SCALE_SUFFIX, SEQ_LENS, MissingTensorError, Report, checked_lengths, given_lengths
 from .store.stream import StreamReader, StreamWriter
 from .tensors import Tensor
 from .wire.metadata import Metadata, decode_metadata, encode_metadata
-from .wire.structs import FILE_MAGIC
 
 __all__ = ["ReceivedTensors", "receive_snapshot", "receive_snapshots", "send_snapshot"]
 
 NAMES_KEY = "hurray_wire.names"
-_FILE_VERSION = FILE_MAGIC[4]  # where a descriptor has its version, a file goes on with its magic
 
 
 def send_snapshot(writable: Any, layers: Any, *, cross_machine: bool = True, **batch: Any) -> None:
@@ -46,6 +44,7 @@ def send_snapshot(writable: Any, layers: Any, *, cross_machine: bool = True, **b
     prepared = prepare(layers, **batch)
     names = [name for name, _, _ in prepared.tensors]
     section = encode_metadata({**prepared.metadata, NAMES_KEY: names})
+    decode_metadata(memoryview(section))  # refused here rather than by whoever receives it
     head = TensorDescriptor(et.uint8, (), CompositeLayout("group", 1 + len(names)))
     described = TensorDescriptor.build(et.uint8, (len(section),), RowMajorLayout(), (len(section),))
     with StreamWriter(writable, cross_machine=cross_machine) as writer:
@@ -110,7 +109,10 @@ class ReceivedTensors(Mapping[str, Tensor]):
         """Nothing is open; the tensors stay valid."""
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise MissingTensorError(name, self.names) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -152,17 +154,7 @@ def _receive(readable: Any, limits: Limits, cross_machine: bool, seq_lens: Array
     """The next snapshot; None at the end of the stream."""
     _check_stream(readable, "receive_snapshot", "load_snapshot reads a file")
     reader = StreamReader(readable, limits=limits, cross_machine=cross_machine)
-    try:
-        first = next(reader, None)
-    except UnsupportedError as error:
-        if error.rule == "descriptor.version-major" and error.found == _FILE_VERSION:
-            raise UnsupportedError(
-                "these are the bytes of a file, not of a stream; load_snapshot reads them",
-                rule="descriptor.version-major",
-                declared=error.declared,
-                found=error.found,
-            ) from error
-        raise
+    first = next(reader, None)
     if first is None:
         return None
     metadata: Metadata = {}

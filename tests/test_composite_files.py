@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hurray_wire as hw
+from hurray_wire.store import writer as writer_module
 
 FLOAT = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -29,11 +30,15 @@ def box(values, offset, *, role=None, parent=(3, 4), **options):
     return descriptor, [values]
 
 
-def written(*tensors):
-    out = io.BytesIO()
-    with hw.create(out) as writer:
+def write(target, *tensors):
+    with hw.create(target) as writer:
         for number, (descriptor, buffers) in enumerate(tensors):
             writer.add(f"t{number}", descriptor, buffers)
+
+
+def written(*tensors):
+    out = io.BytesIO()
+    write(out, *tensors)
     return out.getvalue()
 
 
@@ -97,7 +102,7 @@ def test_a_group_is_its_members_and_no_array():
         assert file["t5"].numpy().tolist() == [99, 100]
 
 
-@pytest.mark.parametrize(
+UNFIT = pytest.mark.parametrize(
     ("tensors", "rule"),
     [
         ([(head("partition", 2), []), box(FLOAT, (0, 0))], "composite.torn"),
@@ -114,9 +119,58 @@ def test_a_group_is_its_members_and_no_array():
         ([(head("group", 1), [])] * 9 + [box(FLOAT, (0, 0))], "composite.depth"),
     ],
 )
-def test_members_that_do_not_fit_are_refused_by_their_rule(tensors, rule):
-    file = hw.open(written(*tensors))
+
+
+class Uncounted:
+    """Stands in for the writer's count of members: whatever comes is fine."""
+
+    open = ()
+
+    def after(self, descriptor):
+        return self
+
+    def check_whole(self, what):
+        pass
+
+
+@UNFIT
+def test_members_that_do_not_fit_are_refused_by_their_rule(tensors, rule, monkeypatch):
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(writer_module, "Members", lambda *_: Uncounted())
+        unchecked.setattr(writer_module, "group_members", lambda descriptors: ())
+        data = written(*tensors)
+    file = hw.open(data)
     for action in (lambda: file["t0"].members, file.verify):
         with pytest.raises(hw.InvalidFileError) as caught:
             action()
         assert caught.value.rule == rule
+
+
+@UNFIT
+def test_members_that_do_not_fit_are_not_written(tensors, rule, tmp_path):
+    with pytest.raises(hw.InvalidFileError) as caught:
+        write(tmp_path / "cache.hrry", *tensors)
+    assert caught.value.rule == rule
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_member_that_does_not_fit_may_be_followed_by_one_that_does():
+    out = io.BytesIO()
+    with hw.create(out) as writer:
+        writer.add("t0", head("partition", 2))
+        writer.add("t1", *box(FLOAT[:1], (0, 0)))
+        for _ in range(2):
+            with pytest.raises(hw.InvalidFileError) as caught:
+                writer.add("t2", *box(FLOAT[2:], (2, 0)))
+            assert caught.value.rule == "composite.coverage"
+        writer.add("t2", *box(FLOAT[1:], (1, 0)))
+    with hw.open(out.getvalue()) as file:
+        file.verify()
+        assert np.array_equal(file["t0"].numpy(), FLOAT)
+
+
+def test_a_member_without_a_composite_is_not_written():
+    with hw.create(io.BytesIO()) as writer:
+        with pytest.raises(hw.InvalidFileError) as caught:
+            writer.add("t", *box(FLOAT, (0, 0), role="base"))
+        assert caught.value.rule == "composite.member-section"

@@ -26,7 +26,7 @@ def in_child(action: Callable[[], object]) -> object:
     """What ``action`` answers, or what it raises by its name, in a child that is forked here and now."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads is what this is about
+        warnings.simplefilter("ignore")  # a fork beside threads, of which Python and JAX warn, is what this is about
         pid = os.fork()
     if pid == 0:
         signal.alarm(30)  # a child that hangs is killed, and answers nothing

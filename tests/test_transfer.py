@@ -77,7 +77,7 @@ def test_snapshots_are_received_to_the_end_of_the_stream():
 def test_the_bytes_of_a_file_are_told_from_a_stream():
     out = io.BytesIO()
     hw.save_snapshot(out, [(KEYS, VALUES)], block_tables=TABLES, seq_lens=LENS)
-    with pytest.raises(hw.UnsupportedError, match="bytes of a file, not of a stream; load_snapshot reads them"):
+    with pytest.raises(hw.UnsupportedError, match=r"bytes of a file, not of a stream; hw\.open reads them"):
         hw.receive_snapshot(io.BytesIO(out.getvalue()))
 
 
@@ -159,3 +159,22 @@ def test_a_snapshot_goes_through_a_pipe():
     with open(receiving, "rb") as pipe:
         check(hw.receive_snapshot(pipe))
     thread.join()
+
+
+def test_a_name_that_did_not_come_along_is_told_with_those_that_come_near():
+    with pytest.raises(KeyError, match=r"'layers\.0\.keys'.*'layers\.0\.key'"):
+        hw.receive_snapshot(io.BytesIO(sent())).file["layers.0.keys"]
+
+
+def test_metadata_that_nobody_would_receive_are_not_sent():
+    out = io.BytesIO()
+    with pytest.raises(hw.LimitError) as caught:
+        hw.send_snapshot(
+            out,
+            [(KEYS, VALUES)],
+            block_tables=TABLES,
+            seq_lens=LENS,
+            metadata={"k": [""] * hw.Limits().max_metadata_entries},
+        )
+    assert caught.value.rule == "limit.metadata-entries"
+    assert out.getvalue() == b""

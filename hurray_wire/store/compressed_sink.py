@@ -4,6 +4,9 @@ One forward pass: bytes are cut into frames, each at most 1 MiB and never across
 :meth:`CompressedSink.cut`; frames are compressed side by side on all cores, handed on in order, and listed in the
 table that ends the file. A frame depends on nothing but its own bytes and the level, so that the file is the same
 whatever the number of threads. A bounded number of bytes is under way at any time.
+
+Bytes come in two ways: written, as to any sink, or as parts that are made by the thread that compresses them, which
+then has them in its cache, and sums them up there.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ import os
 import threading
 from array import array
 from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +31,13 @@ from ..model.descriptor import TensorDescriptor
 from ..model.shape import DYNAMIC
 from ..parallel import cpu_count, submit
 from ..wire import planes
+from ..wire.checksum import combined, crc32c
 from ..wire.seektable import encode_seek_table
 from ..wire.structs import FILE_MAGIC
 from .frames import CHECKSUM_BYTES, compress
 from .sink import Sink
 
-__all__ = ["DEFAULT_LEVEL", "FRAME_BYTES", "CompressedSink", "level_of", "whole_pages"]
+__all__ = ["DEFAULT_LEVEL", "FRAME_BYTES", "CompressedSink", "Maker", "Tally", "level_of", "whole_pages"]
 
 FRAME_BYTES = 1 << 20  # inflated; smaller ones compress worse, larger ones make a gather inflate more it does not need
 
@@ -42,6 +47,8 @@ DEFAULT_LEVEL = 1
 _LEVELS = range(-7, 23)
 
 Bytes: TypeAlias = NDArray[np.uint8]
+Maker: TypeAlias = Callable[[Bytes], Bytes]
+"""Makes bytes that fill the memory that it is given, in it or elsewhere; where is its answer."""
 
 _MAX_FRAMES = Limits().max_frames  # what is written can be read
 _UNDER_WAY_PER_CPU = 2 << 20  # a thread compresses one frame while its next one is made; more only misses the caches
@@ -54,10 +61,35 @@ _SCRATCH_BYTES = 1 << 20  # what a thread keeps, enough for frames of the usual 
 _scratch = threading.local()
 
 
+class Tally:
+    """The CRC-32C of bytes whose parts are summed up on their own."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, checksum: int, size: int) -> None:
+        self.value = combined(self.value, checksum, size)
+
+
+class _Job(NamedTuple):
+    """What a thread is to do for one frame, whose bytes ``make`` brings into ``memory``, which is of their size."""
+
+    make: Maker
+    memory: Bytes
+    element_bytes: int
+    level: int
+    summed: bool
+
+
+class _UnderWay(NamedTuple):
+    future: Future[tuple[bytes, int]]
+    size: int
+    memory: Bytes | None  # to be used again
+    tally: Tally | None
+
+
 class CompressedSink(Sink):
     """Compresses into another sink, which it owns."""
-
-    busies_threads = True
 
     def __init__(self, inner: Sink, *, level: int, planes: bool) -> None:
         super().__init__()
@@ -70,7 +102,7 @@ class CompressedSink(Sink):
         self._frame: Bytes | None = None  # the frame that is being filled, and how far it is
         self._filled = 0
         self._spare: list[Bytes] = []  # frames that were handed on: new memory costs more than the copy into it
-        self._under_way: deque[tuple[Future[bytes], int, Bytes | None]] = deque()
+        self._under_way: deque[_UnderWay] = deque()
         self._under_way_bytes = 0
         self._under_way_limit = min((cpu_count() + 1) * _UNDER_WAY_PER_CPU, _UNDER_WAY_BYTES)
         self._sizes, self._inflated_sizes, self._checksums = array("I"), array("I"), array("I")
@@ -92,15 +124,36 @@ class CompressedSink(Sink):
             self._spare.clear()
         self._element_bytes = element_bytes if self._planes else 1
 
-    def commit(self, *, durable: bool) -> None:
+    def write_parts(self, parts: Iterable[tuple[int, Maker]], tally: Tally | None) -> None:
+        """Write what the makers make, each as a frame of its own, and of the size that is told with it.
+
+        Comes right after :meth:`cut`; parts are of ``frame_bytes``, but for the last, which may be smaller. They are
+        made in other threads, some of them after this has returned. ``tally`` is told of each, in order, by the time
+        that :meth:`drain` returns.
+        """
+        for size, make in parts:
+            memory = self._new_frame()
+            self._begin(_Job(make, memory[:size], self._element_bytes, self._level, tally is not None), memory, tally)
+            self.position += size
+
+    @property
+    def frame_bytes(self) -> int:
+        """The size of all frames but the last, up to the next cut."""
+        return self._frame_bytes
+
+    def drain(self) -> None:
+        """End the frame that is being filled, and wait until all frames are handed on."""
         self._end_frame()
         while self._under_way:
             self._hand_on()
+
+    def commit(self, *, durable: bool) -> None:
+        self.drain()
         self._inner.write(encode_seek_table(self._sizes, self._inflated_sizes, self._checksums))
         self._inner.commit(durable=durable)
 
     def abort(self) -> None:
-        futures = [future for future, *_ in self._under_way]
+        futures = [frame.future for frame in self._under_way]
         self._under_way.clear()
         if self._process == os.getpid():  # in a forked child nobody is at work on them
             for future in futures:
@@ -122,13 +175,16 @@ class CompressedSink(Sink):
                     self._compress(data[: self._frame_bytes])
                     data = data[self._frame_bytes :]
                     continue
-                self._frame = self._spare.pop() if self._spare else np.empty(self._frame_bytes, dtype=np.uint8)
+                self._frame = self._new_frame()
             part = data[: len(self._frame) - self._filled]
             self._frame[self._filled : self._filled + len(part)] = part
             self._filled += len(part)
             if self._filled == len(self._frame):
                 self._end_frame()
             data = data[len(part) :]
+
+    def _new_frame(self) -> Bytes:
+        return self._spare.pop() if self._spare else np.empty(self._frame_bytes, dtype=np.uint8)
 
     def _end_frame(self) -> None:
         if self._frame is not None:
@@ -137,25 +193,26 @@ class CompressedSink(Sink):
             self._compress(frame[:filled], frame)
 
     def _compress(self, data: Bytes, memory: Bytes | None = None) -> None:
-        """Begin to compress one frame, and hand on as many earlier ones as keeps what is under way within bounds.
+        """Begin to compress a frame that is there. ``memory`` is what it lies in, to be used again, if that is ours."""
+        self._begin(_Job(_itself, data, self._element_bytes, self._level, False), memory, None)
 
-        ``memory`` is what it lies in, to be used again, if that is ours.
-        """
+    def _begin(self, job: _Job, memory: Bytes | None, tally: Tally | None) -> None:
+        """Begin one frame, and hand on as many earlier ones as keeps what is under way within bounds."""
         if len(self._sizes) + len(self._under_way) == _MAX_FRAMES:
             raise LimitError(
                 f"the file would have more than the {_MAX_FRAMES} frames that a reader takes",
                 rule="limit.frames",
                 declared=_MAX_FRAMES,
             )
-        job = data, self._element_bytes, self._level
-        future: Future[bytes]
-        if len(data) < _INLINE_BYTES:
+        size = len(job.memory)
+        future: Future[tuple[bytes, int]]
+        if size < _INLINE_BYTES:
             future = Future()
             future.set_result(_compressed(job))
         else:
             future = submit(_compressed, job)
-        self._under_way.append((future, len(data), memory))
-        self._under_way_bytes += len(data)
+        self._under_way.append(_UnderWay(future, size, memory, tally))
+        self._under_way_bytes += size
         while self._under_way_bytes > self._under_way_limit or len(self._under_way) > _UNDER_WAY_FRAMES:
             self._hand_on()
 
@@ -166,11 +223,13 @@ class CompressedSink(Sink):
                 "frames of this file were being compressed when the process forked; the child cannot finish them",
                 rule="file.unfinished",
             )
-        future, size, memory = self._under_way.popleft()
-        frame = future.result()
+        future, size, memory, tally = self._under_way.popleft()
+        frame, checksum = future.result()
         self._under_way_bytes -= size
         if memory is not None and len(memory) == self._frame_bytes:
             self._spare.append(memory)
+        if tally is not None:
+            tally.add(checksum, size)
         self._inner.write(frame)
         self._sizes.append(len(frame))
         self._inflated_sizes.append(size)
@@ -210,11 +269,18 @@ def whole_pages(descriptor: TensorDescriptor) -> int:
     return math.lcm(elements, per_group) // per_group * group_bytes if elements else group_bytes
 
 
-def _compressed(job: tuple[Bytes, int, int]) -> bytes:
-    data, element_bytes, level = job
-    if element_bytes == 1:
-        return compress(data, level)
-    return compress(planes.split(data, element_bytes, _scratch_of(len(data))), level)
+def _itself(memory: Bytes) -> Bytes:
+    return memory
+
+
+def _compressed(job: _Job) -> tuple[bytes, int]:
+    """One frame, and the CRC-32C of its bytes if that is wanted, otherwise 0."""
+    data = job.make(job.memory)
+    assert len(data) == len(job.memory), "a part has the size that was told"
+    checksum = crc32c(data) if job.summed else 0
+    if job.element_bytes > 1:
+        data = planes.split(data, job.element_bytes, _scratch_of(len(data)))
+    return compress(data, job.level), checksum
 
 
 def _scratch_of(size: int) -> Bytes:

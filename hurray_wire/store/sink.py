@@ -25,8 +25,6 @@ _WRITE_MAX = 1 << 30  # Linux writes at most 2 GiB - 4 KiB at once
 class Sink(ABC):
     """Takes bytes in order. Ends with :meth:`commit` or :meth:`abort`, whichever comes first."""
 
-    busies_threads = False  # True if writing leaves work to other threads, and returns while they are at it
-
     def __init__(self) -> None:
         self.position = 0
 
@@ -48,6 +46,9 @@ class Sink(ABC):
         What follows, up to the next cut, consists of units that frames do not divide; ``element_bytes`` above 1 says
         that it is a page pool with elements of this size.
         """
+
+    def drain(self) -> None:  # noqa: B027 -- most sinks leave nothing to other threads
+        """Wait until everything that was written has been handed on."""
 
     @abstractmethod
     def _write(self, view: memoryview) -> None: ...

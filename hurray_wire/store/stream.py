@@ -19,55 +19,22 @@ import numpy as np
 
 from ..buffers import MemoryBuffers
 from ..errors import HurrayError, LimitError, StreamError
-from ..limits import MAX_NESTING, Limits
+from ..limits import Limits
 from ..model.descriptor import TensorDescriptor
-from ..model.layouts import CompositeLayout, UnknownLayout
+from ..model.layouts import UnknownLayout
 from ..paged_tensor import make_tensor
 from ..tensors import Tensor
 from ..wire.descriptors import HEADER_BYTES, decode_descriptor, descriptor_length
+from ..wire.planes import PLANES_MAGIC
+from ..wire.structs import FILE_MAGIC
+from .frames import is_skippable, is_zstd
+from .handed import WRITTEN, chunks_of, encoded_descriptor, pieces_of
+from .members import Members
 from .sink import write_all
-from .writer import Chunked, _counted, _plan
 
 __all__ = ["StreamDecoder", "StreamReader", "StreamWriter"]
 
 _MAPPED_FROM = 1 << 20  # larger buffers are mapped: a size that a stream only claims then costs no memory
-
-
-class _Members:
-    """Which composites are open, and how many members each still waits for."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._missing: list[int] = []
-
-    @property
-    def missing(self) -> int:
-        """Members that the innermost open composite waits for; 0 if none is open."""
-        return self._missing[-1] if self._missing else 0
-
-    def count(self, descriptor: TensorDescriptor) -> None:
-        """Take note of the next tensor."""
-        if self._missing:
-            self._missing[-1] -= 1
-        if isinstance(descriptor.layout, CompositeLayout):
-            count = descriptor.layout.member_count
-            if count > self._limits.max_members:
-                raise LimitError(
-                    f"a composite of {count} members is above the limit of {self._limits.max_members}",
-                    rule="limit.members",
-                    declared=self._limits.max_members,
-                    found=count,
-                )
-            if len(self._missing) >= MAX_NESTING:
-                raise StreamError(
-                    f"composites are nested more than {MAX_NESTING} deep",
-                    rule="composite.depth",
-                    declared=MAX_NESTING,
-                    found=len(self._missing) + 1,
-                )
-            self._missing.append(count)
-        while self._missing and not self._missing[-1]:
-            self._missing.pop()
 
 
 class StreamDecoder:
@@ -84,7 +51,7 @@ class StreamDecoder:
     def __init__(self, *, limits: Limits | None = None, cross_machine: bool = False) -> None:
         self._limits = limits or Limits()
         self._cross_machine = cross_machine
-        self._members = _Members(self._limits)
+        self._members = Members(StreamError, self._limits)
         self._position = 0
         self._failed = False
         self._begin()
@@ -141,13 +108,7 @@ class StreamDecoder:
                 declared=len(self._target),
                 found=self._have,
             )
-        if self._members.missing:
-            raise StreamError(
-                f"the stream ends before {self._members.missing} members of a composite",
-                rule="composite.torn",
-                offset=self._position,
-                found=self._members.missing,
-            )
+        self._members.check_whole("the stream", self._position)
         return True
 
     def _begin(self) -> None:
@@ -169,7 +130,7 @@ class StreamDecoder:
             self._next_buffer(self._descriptor, done)
             return
         if not self._head:
-            length = descriptor_length(self._target, base=self._start, limits=self._limits)
+            length = _length_of(self._target, base=self._start, limits=self._limits)
             self._head = bytes(self._target)
             self._aim(memoryview(bytearray(length - HEADER_BYTES)))
             if length > HEADER_BYTES:
@@ -177,7 +138,7 @@ class StreamDecoder:
         raw = self._head + bytes(self._target)
         descriptor = decode_descriptor(raw, base=self._start, limits=self._limits)
         check_streamable(descriptor, self._limits, cross_machine=self._cross_machine, offset=self._start)
-        self._members.count(descriptor)
+        self._members = self._members.after(descriptor)
         self._descriptor = descriptor
         self._next_buffer(descriptor, done)
 
@@ -242,36 +203,50 @@ class StreamWriter:
         self._writable = writable
         self._write = writable.write if hasattr(writable, "write") else _sending(writable)
         self._cross_machine = cross_machine
-        self._limits = Limits()
-        self._members = _Members(self._limits)
+        self._members = Members(StreamError, WRITTEN)
+        self._open = True
+        self._broken = False
 
     def add(self, descriptor: TensorDescriptor, buffers: Sequence[Any] = ()) -> None:
         """Write one tensor: its descriptor, then each buffer (as for ``Writer.add``).
 
         A composite head is followed by its members, each added in turn. What can be refused is refused before the first
-        byte: BufferSizeError for buffers that are not the descriptor's, StreamError for what a stream cannot carry.
+        byte, and the stream stays usable: StreamError for what a stream cannot carry, otherwise as ``Writer.add``. An
+        error in the midst of a tensor is the end of the stream: nothing more can be added, and closing it raises.
         """
-        check_streamable(descriptor, self._limits, cross_machine=self._cross_machine)
-        pieces = [_plan(descriptor, index, buffer) for index, buffer in enumerate(_counted(descriptor, buffers))]
-        encoded = descriptor.encode()
-        self._members.count(descriptor)
-        write_all(self._write, memoryview(encoded))
-        for piece in pieces:
-            for chunk in piece.chunks() if isinstance(piece, Chunked) else (piece,):
-                view = memoryview(chunk)
-                if view.nbytes:
-                    write_all(self._write, view.cast("B"))
+        self._check_whole()
+        if not self._open:
+            raise ValueError("the writer is closed")
+        check_streamable(descriptor, WRITTEN, cross_machine=self._cross_machine)
+        pieces = pieces_of(None, descriptor, buffers)
+        encoded = encoded_descriptor(descriptor)
+        members = self._members.after(descriptor)
+        try:
+            write_all(self._write, memoryview(encoded))
+            for piece in pieces:
+                for chunk in chunks_of(piece):
+                    write_all(self._write, chunk)
+        except BaseException:
+            self._broken = True  # half a tensor is on its way
+            raise
+        self._members = members
 
     def close(self) -> None:
-        """Flush; StreamError if a composite still lacks members."""
+        """Flush. Closing twice is fine.
+
+        Raises StreamError if a composite still lacks members, or an ``add`` failed half-way.
+        """
+        self._check_whole()
+        if not self._open:
+            return
+        self._open = False
         if hasattr(self._writable, "flush"):
             self._writable.flush()
-        if self._members.missing:
-            raise StreamError(
-                f"the stream ends before {self._members.missing} members of a composite",
-                rule="composite.torn",
-                found=self._members.missing,
-            )
+        self._members.check_whole("the stream")
+
+    def _check_whole(self) -> None:
+        if self._broken:
+            raise StreamError("a tensor was written only in part, so the stream ends there", rule="stream.failed")
 
     def __enter__(self) -> Self:
         return self
@@ -281,6 +256,7 @@ class StreamWriter:
     ) -> None:
         if error is None:
             self.close()
+        self._open = False
 
 
 def check_streamable(
@@ -311,6 +287,21 @@ def check_streamable(
                 declared="producer_synced",
                 found=handle.sync_mode,
             )
+
+
+def _length_of(head: memoryview, *, base: int, limits: Limits) -> int:
+    """The length of the descriptor that begins so. What begins as something else that we know is called by its name."""
+    try:
+        return descriptor_length(head, base=base, limits=limits)
+    except HurrayError as error:
+        start = bytes(head[: len(FILE_MAGIC)])
+        if is_zstd(head) or is_skippable(head):
+            error.message = "these are the bytes of a Zstandard-compressed file, not of a stream; hw.open reads them"
+        elif start == FILE_MAGIC:
+            error.message = "these are the bytes of a file, not of a stream; hw.open reads them"
+        elif start == PLANES_MAGIC:
+            error.message = "these are the bytes of a file in byte planes that was inflated; hw.open reads it as it was"
+        raise
 
 
 def _allocate(size: int) -> memoryview:

@@ -2,54 +2,47 @@
 
 Tensor by tensor: the descriptor at a multiple of 8, its buffers at multiples of the data alignment, padding of zeros
 between; then metadata, index and trailer. What can be refused is refused before the first byte of a tensor is written,
-and a file that is not finished does not appear. Compressing is the sink's work; it is told where buffers start and end.
+so that a reader with the default limits takes what was written, and a file that is not finished does not appear. What
+buffers may be is told in ``handed.py``. Compressing is the sink's work; it is told where buffers start and end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import errno
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..arrays import dense
-from ..arrays.packing import pack
-from ..errors import BufferSizeError, InvalidFileError
-from ..model import element_types as et
-from ..model.block_paged import BlockPagedLayout
+from ..arrays.composite import check_tree, group_members
+from ..errors import InvalidFileError, LimitError
 from ..model.descriptor import TensorDescriptor
-from ..model.element_types import ElementType
-from ..model.layouts import CompositeLayout, UnknownLayout
-from ..model.quantization import PerBlockAffine, PerChannelAffine
+from ..model.layouts import CompositeLayout
 from ..parallel import submit
 from ..wire import container
 from ..wire import planes as byte_planes
 from ..wire.checksum import crc32c
 from ..wire.container import FileHeader, Trailer, align_up
-from ..wire.index import IndexEntry, check_name, encode_index
-from ..wire.metadata import SEAL_KEY, encode_metadata
-from .compressed_sink import CompressedSink, level_of, whole_pages
+from ..wire.index import ENTRY_BYTES, IndexEntry, check_name, encode_index
+from ..wire.metadata import SEAL_KEY, decode_metadata, encode_metadata
+from .compressed_sink import CompressedSink, Tally, level_of, whole_pages
+from .handed import WRITTEN, Chunked, Parted, Piece, chunks_of, encoded_descriptor, pieces_of
+from .members import Members
 from .sink import Sink, open_sink
 
 __all__ = ["CRC_KEY", "Chunked", "Writer", "create"]
 
 CRC_KEY = "hurray_wire.crc32c"
 
+_COMPRESSED_SUFFIX = ".zst"
+
 _ZEROS = bytes(1 << 16)
+_COUNT_BYTES = 8  # of the number of entries, with which an index begins
+_CRC_BYTES = 8  # of one checksum in the metadata
 _OVERLAPPED_FROM = 1 << 20  # below this, waking a thread costs as much as the checksum
-
-
-@runtime_checkable
-class Chunked(Protocol):
-    """A buffer that is made piece by piece while it is written, so that it never lies in memory whole."""
-
-    nbytes: int
-
-    def chunks(self) -> Iterator[Any]:
-        """Contiguous bytes-like pieces, ``nbytes`` bytes in all. A piece is used before the next one is asked for."""
 
 
 class Writer:
@@ -73,14 +66,17 @@ class Writer:
                 raise InvalidFileError(
                     f"metadata key {key!r} is written by checksums=True", rule="metadata.key-duplicate", found=key
                 )
-        encode_metadata(self._metadata)  # refused now rather than after the tensors
+        self._crcs: list[int | Tally] | None = [] if checksums else None
+        self._metadata_bytes = self._check_metadata()
+        self._index_bytes = _COUNT_BYTES
         self._header = FileHeader(
             data_buffer_alignment=alignment,
             has_kv_metadata=bool(checksums or self._metadata),
             sorted_index=sorted_index,
         )
-        self._crcs: list[int] | None = [] if checksums else None
         self._entries: dict[str, IndexEntry] = {}
+        self._members = Members(InvalidFileError, WRITTEN)
+        self._group: list[TensorDescriptor] = []  # the open composite with its members so far
         self._open = True
         self._broken = False
         sink.write(container.encode_header(self._header))
@@ -90,18 +86,25 @@ class Writer:
 
         ``buffers`` has one entry per handle of the descriptor, each of exactly its ``byte_size``: a bytes-like
         object, an array, or a :class:`Chunked`. Arrays are written by value, whatever their strides and byte order,
-        and must have the type that belongs there (uint8 arrays are taken as the bytes themselves); an array of the
-        tensor's own shape is laid out as a row-major or column-major descriptor says. Raises BufferSizeError, and
-        InvalidFileError for a name that no reader would take; nothing is written then, and the writer stays usable.
+        and must have the type that belongs there (uint8 arrays are taken as the bytes themselves). One of several
+        dimensions has the shape in which the buffer holds its elements: that of a dense tensor, which is laid out as
+        the layout says, or [num_pages, page_size, num_heads, head_dim]. One of one dimension is the buffer as it is.
+
+        Raises BufferSizeError, and for what no reader would take InvalidFileError, InvalidDescriptorError or
+        LimitError: a name, index buffers or unused bits that are in memory, members that do not fit their composite.
+        Nothing is written then, and the writer stays usable. A tensor of an unknown layout is written as it is, for
+        readers that are ``permissive``.
         """
         self._check_open()
         if check_name(name) in self._entries:
             raise InvalidFileError(f"duplicate tensor name {name!r}", rule="index.name-duplicate", found=name)
-        if isinstance(descriptor.layout, UnknownLayout):
-            pieces = [_bytes_of(buffer) for buffer in buffers]
-        else:
-            pieces = [_plan(descriptor, index, buffer) for index, buffer in enumerate(_counted(descriptor, buffers))]
-        encoded = descriptor.encode()
+        pieces = pieces_of(name, descriptor, buffers)
+        encoded = encoded_descriptor(descriptor)
+        self._check_room(name, len(pieces))
+        members = self._members.after(descriptor)
+        group = self._group
+        if not members.open:
+            check_tree(group_members([*group, descriptor]))
         self._sink.check_unit(whole_pages(descriptor))
         try:
             self._write_tensor(name, descriptor, encoded, pieces)
@@ -109,17 +112,24 @@ class Writer:
             self._broken = True  # half a tensor is in the file
             self.abort()
             raise
+        self._members = members
+        if members.open:
+            group.append(descriptor)
+        else:
+            group.clear()
 
     def close(self) -> None:
         """Write metadata, index and trailer, and let the file appear. Closing twice is fine.
 
-        Raises InvalidFileError if an ``add`` failed half-way: there is no file then, and nobody shall think there is.
+        Raises InvalidFileError if an ``add`` failed half-way, or a composite still lacks members: there is no file
+        then, and nobody shall think there is.
         """
         if self._broken:
             raise InvalidFileError("a tensor was written only in part, so there is no file", rule="file.unfinished")
         if not self._open:
             return
         try:
+            self._members.check_whole("the file")
             trailer = self._write_metadata()
             index = encode_index(self._entries.values(), sorted_index=self._header.sorted_index)
             self._pad(container.STRUCTURE_ALIGNMENT)
@@ -154,7 +164,7 @@ class Writer:
         else:
             self.abort()
 
-    def _write_tensor(self, name: str, descriptor: TensorDescriptor, encoded: bytes, pieces: list[Any]) -> None:
+    def _write_tensor(self, name: str, descriptor: TensorDescriptor, encoded: bytes, pieces: list[Piece]) -> None:
         sink = self._sink
         self._pad(container.STRUCTURE_ALIGNMENT)
         descriptor_offset = sink.position
@@ -172,30 +182,28 @@ class Writer:
                 self._note(self._write_buffer(piece))
                 sink.cut()
             end = sink.position
+        self._index_bytes += 2 + len(name.encode()) + ENTRY_BYTES
         self._entries[name] = IndexEntry(name, descriptor_offset, len(encoded), data_offset, end - data_offset)
 
-    def _write_buffer(self, piece: Any) -> int:
-        """Write one buffer and return its CRC-32C."""
-        if not isinstance(piece, Chunked):
-            return self._write_checked(piece, 0)
-        start, value = self._sink.position, 0
-        for chunk in piece.chunks():
+    def _write_buffer(self, piece: Piece) -> int | Tally:
+        """Write one buffer and return its CRC-32C, which may not be known before the sink is drained."""
+        sink, value = self._sink, 0
+        if isinstance(sink, CompressedSink) and isinstance(piece, Parted):
+            parts = piece.parts(sink.frame_bytes)
+            if parts is not None:
+                tally = Tally()
+                sink.write_parts(parts, None if self._crcs is None else tally)
+                return tally
+        for chunk in chunks_of(piece):
             value = self._write_checked(chunk, value)
-        if self._sink.position - start != piece.nbytes:
-            raise BufferSizeError(
-                f"a chunked buffer gave {self._sink.position - start} bytes of {piece.nbytes}",
-                rule="buffer.size",
-                declared=piece.nbytes,
-                found=self._sink.position - start,
-            )
         return value
 
-    def _write_checked(self, piece: Any, value: int) -> int:
+    def _write_checked(self, piece: memoryview, value: int) -> int:
         """Write bytes and return the CRC-32C of what came before (``value``) and of them; 0 without checksums."""
         if self._crcs is None:
             self._sink.write(piece)
             return 0
-        if memoryview(piece).nbytes < _OVERLAPPED_FROM:
+        if piece.nbytes < _OVERLAPPED_FROM or isinstance(self._sink, CompressedSink):  # which busies all threads
             self._sink.write(piece)
             return crc32c(piece, value)
         # the system's copy and the checksum read the same bytes side by side
@@ -209,19 +217,39 @@ class Writer:
     def _write_metadata(self) -> Trailer:
         if not self._header.has_kv_metadata:
             return Trailer(index_offset=0, index_length=0)
-        metadata = dict(self._metadata)
-        if self._crcs is not None:
-            metadata[CRC_KEY] = np.array(self._crcs, dtype=np.uint64)
-        section = encode_metadata(metadata, seal=self._crcs is not None)
+        self._sink.drain()
+        section = self._encoded_metadata()
         self._pad(container.STRUCTURE_ALIGNMENT)
         self._sink.cut()
         offset = self._sink.position
         self._sink.write(section)
         return Trailer(index_offset=0, index_length=0, kv_offset=offset, kv_length=len(section))
 
-    def _note(self, crc: int) -> None:
+    def _encoded_metadata(self) -> bytes:
+        if self._crcs is None:
+            return encode_metadata(self._metadata)
+        crcs = [crc.value if isinstance(crc, Tally) else crc for crc in self._crcs]
+        return encode_metadata({**self._metadata, CRC_KEY: np.array(crcs, dtype=np.uint64)}, seal=True)
+
+    def _check_metadata(self) -> int:
+        """Refuse now, rather than after the tensors, what no reader would take; returns the size so far."""
+        section = self._encoded_metadata()
+        decode_metadata(memoryview(section), limits=WRITTEN)
+        _check_limit("the metadata", len(section), WRITTEN.max_metadata_bytes, "limit.metadata-bytes")
+        return len(section)
+
+    def _check_room(self, name: str, buffers: int) -> None:
+        """Index and checksums have room for one more tensor."""
+        _check_limit("the file", len(self._entries) + 1, WRITTEN.max_tensors, "limit.tensors", "tensors")
+        index = self._index_bytes + 2 + len(name.encode()) + ENTRY_BYTES
+        _check_limit("the index", index, WRITTEN.max_index_bytes, "limit.index-bytes")
+        metadata = self._metadata_bytes + _CRC_BYTES * (1 + buffers) * (self._crcs is not None)
+        _check_limit("the metadata", metadata, WRITTEN.max_metadata_bytes, "limit.metadata-bytes")
+
+    def _note(self, crc: int | Tally) -> None:
         if self._crcs is not None:
             self._crcs.append(crc)
+            self._metadata_bytes += _CRC_BYTES
 
     def _pad(self, alignment: int) -> None:
         missing = align_up(self._sink.position, alignment) - self._sink.position
@@ -248,10 +276,11 @@ def create(
 ) -> Writer:
     """Begin a file at a path, or in a writable binary object (which is never seeked, and not closed).
 
-    ``zstd`` compresses: a level (-7 to 22, not 0), True for the default one, which is 1, or None. The file is then a
-    seekable zstd file, from which any part can be read without inflating the rest; ``planes`` stores page pools of 2-,
-    4- and 8-byte elements in it as byte planes, which compress better, but what other zstd tools inflate is then no
-    Hurray file.
+    ``zstd`` compresses: a level (-7 to 22, not 0), or True for the default one, which is 1. None goes by the name: a
+    path that ends in ``.zst`` is compressed at the default level, and nothing else is; False writes any name as it is.
+    What is compressed is a seekable zstd file, from which any part can be read without inflating the rest; ``planes``
+    stores page pools of 2-, 4- and 8-byte elements in it as byte planes, which compress better, but what other zstd
+    tools inflate is then no Hurray file.
 
     ``alignment`` of the buffers is a power of two, 4096..2097152; ``sorted_index`` orders the index by name;
     ``checksums`` records a CRC-32C of every descriptor and buffer; ``durable`` has file and folder on the disk before a
@@ -262,6 +291,11 @@ def create(
     does not exist or planes without zstd, OSError from the system. Specification: spec/container.md and
     spec/compressed.md.
     """
+    if isinstance(target, str | bytes | os.PathLike):
+        path = os.fsdecode(target)
+        _check_path(path)
+        if zstd is None:
+            zstd = path.endswith(_COMPRESSED_SUFFIX)
     level = level_of(zstd, planes=planes)
     sink = open_sink(target)
     if level is not None:
@@ -280,90 +314,14 @@ def create(
         raise
 
 
-def _counted(descriptor: TensorDescriptor, buffers: Iterable[Any]) -> list[Any]:
-    listed = list(buffers)
-    if len(listed) != len(descriptor.buffers):
-        raise BufferSizeError(
-            f"{len(listed)} buffers for a descriptor of {len(descriptor.buffers)}",
-            rule="buffer.count",
-            declared=len(descriptor.buffers),
-            found=len(listed),
-        )
-    return listed
+def _check_path(path: str) -> None:
+    """Refuse what names no file as the system itself does when it is opened to be written."""
+    if not path:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    if os.path.basename(path) in ("", ".", ".."):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
 
 
-def _plan(descriptor: TensorDescriptor, index: int, buffer: Any) -> Any:
-    """The buffer as something that can be written as it is, checked against its handle."""
-    piece: Chunked | memoryview
-    if isinstance(buffer, Chunked):
-        piece = buffer
-    else:
-        if not isinstance(buffer, np.ndarray) and hasattr(buffer, "__array__"):
-            buffer = np.asarray(buffer)
-        piece = _array_bytes(descriptor, index, buffer).data if isinstance(buffer, np.ndarray) else _bytes_of(buffer)
-    size = piece.nbytes
-    declared = descriptor.buffers[index].byte_size
-    if size != declared:
-        raise BufferSizeError(
-            f"buffer {index} has {size} bytes, but its handle tells {declared}",
-            rule="buffer.size",
-            declared=declared,
-            found=size,
-        )
-    return piece
-
-
-def _bytes_of(buffer: Any) -> memoryview:
-    try:
-        view = memoryview(buffer)
-        return view.cast("B") if view.nbytes else memoryview(b"")
-    except TypeError as cause:
-        raise BufferSizeError(
-            f"a buffer is a {type(buffer).__name__}, neither contiguous bytes nor an array", rule="buffer.type"
-        ) from cause
-
-
-def _array_bytes(descriptor: TensorDescriptor, index: int, array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The elements of an array as little-endian bytes in the order in which the buffer holds them.
-
-    An array of the tensor's shape holds its elements, and is laid out as the layout says; any other holds the buffer.
-    """
-    expected = _buffer_type(descriptor, index)
-    if expected is not None and not _may_hold(array.dtype, expected):
-        raise BufferSizeError(
-            f"buffer {index} holds {expected.name}, but the array is of {array.dtype}",
-            rule="buffer.type",
-            declared=expected.name,
-            found=str(array.dtype),
-        )
-    little = array.dtype.newbyteorder("<")
-    array = array if array.dtype == little else array.astype(little)
-    typed = expected is not None and array.dtype == expected.dtype
-    if typed and index == 0 and descriptor.layout.is_dense and array.shape == descriptor.shape:
-        return dense.from_array(array, descriptor)
-    if typed and expected is not None and expected.is_packed:
-        return pack(array.reshape(-1), expected)
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _buffer_type(descriptor: TensorDescriptor, index: int) -> ElementType | None:
-    """What a buffer holds; None where only the producer knows, or where it holds two things."""
-    own = descriptor.layout.buffer_count
-    if index == 0:
-        return None if descriptor.element_type.is_private else descriptor.element_type
-    if own is not None and index < own:
-        if isinstance(descriptor.layout, BlockPagedLayout):
-            return et.BY_NAME[descriptor.layout.block_table_index_type]
-        return et.uint64
-    scheme = descriptor.quantization
-    if isinstance(scheme, PerChannelAffine | PerBlockAffine) and len(scheme.parameter_buffers) == 2:
-        return scheme.scale_type if index == scheme.scale_buffer_index else et.int32
-    return None
-
-
-def _may_hold(dtype: np.dtype[Any], expected: ElementType) -> bool:
-    """True if an array of this dtype holds such elements, or their bits."""
-    if dtype == np.uint8 or dtype.newbyteorder("<") == expected.dtype:
-        return True
-    # NumPy has no name of its own for bfloat16, so its bits travel as uint16
-    return expected == et.bfloat16 and dtype.kind == "u" and dtype.itemsize == 2
+def _check_limit(what: str, size: int, limit: int, rule: str, unit: str = "bytes") -> None:
+    if size > limit:
+        raise LimitError(f"{what} has {size} {unit}, above the limit of {limit}", rule=rule, declared=limit, found=size)

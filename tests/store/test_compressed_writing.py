@@ -6,6 +6,7 @@ import contextlib
 import io
 import shutil
 import subprocess
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,8 @@ from requirements import require
 
 import hurray_wire as hw
 from hurray_wire import parallel
+from hurray_wire.preparing import prepare
+from hurray_wire.selection import PoolChunks
 from hurray_wire.store import compressed_sink
 
 TENSORS = [lengths(), paged(), paged("layers.0.value", seed=1)]
@@ -116,8 +119,9 @@ def test_pages_of_packed_elements_are_kept_together_in_whole_bytes(monkeypatch):
     layout = hw.BlockPagedLayout(page_size=1, num_pages=9, paged_axis=0, num_seqs=0)
     # 3 elements of 6 bits a page: 4 pages fill 9 bytes, and 9 pages 21, that is 27 elements in 7 groups of 4
     descriptor = hw.TensorDescriptor.build(hw.float6_e2m3, (0, 1, 3), layout, (21, 0, 4))
-    tensor = ("t", descriptor, [bytes(range(1, 22)), b"", bytes(4)])
-    start = written([tensor]).index(bytes(range(1, 22)))
+    pool = bytes([*range(1, 21), 3])  # the 6 unused bits are zero
+    tensor = ("t", descriptor, [pool, b"", bytes(4)])
+    start = written([tensor]).index(pool)
     cuts = edges(written([tensor], zstd=1))
     assert [place - start for place in cuts if 0 <= place - start <= 21] == [0, 9, 18, 21]
 
@@ -301,3 +305,89 @@ def test_a_snapshot_is_saved_compressed(tmp_path):
             assert keys[1, :4].tobytes() == layers[0][0][0].tobytes()
             found = snapshot.file.compression
             assert (found is not None, found is not None and found.planes) == ("zstd" in options, "planes" in options)
+
+
+@pytest.mark.parametrize("planes", [False, True])
+@pytest.mark.parametrize("chunk_bytes", [512, 4096, 40_960, 131_072])
+def test_a_chunk_is_the_callers_again_when_the_next_one_is_asked_for(chunk_bytes, planes, monkeypatch, small_frames):
+    """Whole frames are compressed out of the chunk itself, in other threads, which here take their time."""
+    monkeypatch.setattr(compressed_sink, "_UNDER_WAY_PER_CPU", 4096)
+    monkeypatch.setattr(compressed_sink, "_INLINE_BYTES", 0)
+    compress = compressed_sink._compressed
+
+    def slow(job):
+        time.sleep(0.002)
+        return compress(job)
+
+    monkeypatch.setattr(compressed_sink, "_compressed", slow)
+    content = np.random.default_rng(5).integers(0, 99, 262_144, dtype=np.uint8)
+
+    class Reused:
+        nbytes = len(content)
+
+        def chunks(self):
+            memory = np.empty(chunk_bytes, dtype=np.uint8)
+            for start in range(0, len(content), chunk_bytes):
+                part = content[start : start + chunk_bytes]
+                memory[: len(part)] = part
+                yield memory[: len(part)]
+                memory[:] = 255
+
+    layout = hw.BlockPagedLayout(page_size=4, num_pages=1024, paged_axis=0, num_seqs=0)
+    descriptor = hw.TensorDescriptor.build(hw.uint16, (0, 1, 32), layout, (len(content), 0, 4))
+    data = written([("key", descriptor, [Reused(), b"", bytes(4)])], zstd=1, planes=planes)
+    with hw.open(data) as file:
+        assert file["key"].page_pool.tobytes() == content.tobytes()
+        file.verify()
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+@pytest.mark.parametrize("planes", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"compact": False, "scrub": False}, {"deduplicate": True}, {"layout": "split-hnd"}]
+)
+def test_parts_made_by_many_threads_are_the_file_that_chunks_make_in_order(
+    options, planes, checksums, monkeypatch, small_frames
+):
+    monkeypatch.setattr(compressed_sink, "_INLINE_BYTES", 0)
+    pools = np.random.default_rng(1).integers(0, 50, (4, 30, 4, 8, 16), dtype=np.uint16)
+    pools[:, 20] = pools[:, 7]
+    heads_first = options.get("layout") == "split-hnd"
+    layers = [tuple(pool.transpose(0, 2, 1, 3) if heads_first else pool for pool in pools[k : k + 2]) for k in (0, 2)]
+    tables = [[*range(3, 17)], [20, 7, 3]]
+
+    def saved():
+        out = io.BytesIO()
+        batch = {"block_tables": tables, "seq_lens": [53, 9], "dtype": "float16", "page_size": 4, "num_heads": 8}
+        prepared = prepare(layers, **batch, **options)
+        with hw.create(out, zstd=1, planes=planes, checksums=checksums) as writer:
+            for tensor in prepared.tensors:
+                writer.add(*tensor)
+        return out.getvalue()
+
+    by_parts = saved()
+    monkeypatch.setattr(PoolChunks, "parts", lambda *_: None)
+    assert by_parts == saved()
+    with hw.open(by_parts) as file:
+        assert file.verify().checksums == (2 + 4 * 4 if checksums else 0)  # descriptors and buffers
+        assert file.compression.frames > 20
+
+
+def test_an_error_while_a_part_is_made_leaves_no_file(tmp_path):
+    class Broken:
+        nbytes = 1 << 20
+
+        def chunks(self):
+            raise AssertionError("it is asked for its parts")
+
+        def parts(self, part_bytes):
+            yield part_bytes, self.fail
+
+        def fail(self, memory):
+            raise ZeroDivisionError("in another thread")
+
+    layout = hw.BlockPagedLayout(page_size=4, num_pages=8192, paged_axis=0, num_seqs=0)
+    descriptor = hw.TensorDescriptor.build(hw.uint16, (0, 1, 16), layout, (1 << 20, 0, 4))
+    with pytest.raises(ZeroDivisionError), hw.create(tmp_path / "cache", zstd=1) as writer:
+        writer.add("key", descriptor, [Broken(), b"", bytes(4)])
+    assert list(tmp_path.iterdir()) == []

@@ -219,3 +219,109 @@ def test_sockets_are_read_and_written_as_they_are():
         ours.shutdown(socket.SHUT_WR)
         (tensor,) = hw.StreamReader(theirs)
     assert tensor.ragged()[:, 0, 1].tolist() == [9, 11, 13, 15, 1]
+
+
+class Chunks:
+    """A chunked buffer that says it has 12 bytes."""
+
+    nbytes = 12
+
+    def __init__(self, *given):
+        self.given = given
+
+    def chunks(self):
+        yield from self.given
+
+
+def refused(action, rule):
+    with pytest.raises(hw.StreamError) as caught:
+        action()
+    assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("given", [(bytes(8),), (bytes(8), bytes(5)), (), (bytes(13),)])
+def test_a_chunked_buffer_of_another_size_is_the_end_of_the_stream(given):
+    out = io.BytesIO()
+    writer = hw.StreamWriter(out)
+    writer.add(DENSE, [Chunks(bytes(5), b"", bytes(7))])
+    with pytest.raises(hw.BufferSizeError) as caught:
+        writer.add(DENSE, [Chunks(*given)])
+    assert caught.value.rule == "buffer.size"
+    torn = out.getvalue()
+    refused(lambda: writer.add(DENSE, [VALUES]), "stream.failed")
+    refused(writer.close, "stream.failed")
+    assert out.getvalue() == torn
+    reader = hw.StreamReader(io.BytesIO(torn))
+    assert next(reader).descriptor == DENSE
+    refused(lambda: next(reader), "stream.truncated")
+
+
+class Narrow(io.BytesIO):
+    """Takes as many bytes as it has room for, and then none."""
+
+    def __init__(self, room):
+        super().__init__()
+        self.room = room
+
+    def write(self, data):
+        if self.room < len(data):
+            raise OSError(28, "No space left on device")
+        self.room -= len(data)
+        return super().write(data)
+
+
+def test_an_error_of_the_system_is_the_end_of_the_stream():
+    writer = hw.StreamWriter(Narrow(len(DENSE.encode()) + 3))
+    with pytest.raises(OSError, match="No space"):
+        writer.add(DENSE, [VALUES])
+    refused(lambda: writer.add(EMPTY, [b""]), "stream.failed")
+
+
+def test_what_is_refused_before_the_first_byte_leaves_the_stream_whole():
+    out = io.BytesIO()
+    with hw.StreamWriter(out) as writer:
+        with pytest.raises(hw.BufferSizeError):
+            writer.add(DENSE, [bytes(11)])
+        with pytest.raises(hw.InvalidDescriptorError) as caught:
+            writer.add(PAGED, [POOL, np.array([1, 2], np.uint32), TABLES[1]])
+        assert caught.value.rule == "block-paged.page-id"
+        writer.add(DENSE, [VALUES])
+    assert [tensor.descriptor for tensor in hw.StreamReader(io.BytesIO(out.getvalue()))] == [DENSE]
+
+
+def test_a_composite_that_is_refused_counts_for_nothing():
+    out = io.BytesIO()
+    too_many = hw.TensorDescriptor(hw.uint8, (), hw.CompositeLayout("group", (1 << 20) + 1))
+    with hw.StreamWriter(out) as writer:
+        writer.add(HEAD)
+        with pytest.raises(hw.LimitError) as caught:
+            writer.add(too_many)
+        assert caught.value.rule == "limit.members"
+        writer.add(DENSE, [VALUES])
+        writer.add(EMPTY, [b""])
+    assert len(list(hw.StreamReader(io.BytesIO(out.getvalue())))) == 3
+
+
+def test_a_closed_writer_takes_nothing_and_closing_twice_is_fine():
+    out = io.BytesIO()
+    with hw.StreamWriter(out) as writer:
+        writer.add(DENSE, [VALUES])
+    writer.close()
+    with pytest.raises(ValueError, match="closed"):
+        writer.add(DENSE, [VALUES])
+    assert len(list(hw.StreamReader(io.BytesIO(out.getvalue())))) == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "error", "words"),
+    [
+        (b"HRRYFILE", hw.UnsupportedError, "the bytes of a file, not of a stream"),
+        (b"HRRYPLNS", hw.UnsupportedError, "the bytes of a file in byte planes that was inflated"),
+        (b"\x28\xb5\x2f\xfd", hw.InvalidDescriptorError, "the bytes of a Zstandard-compressed file"),
+        (b"\x50\x2a\x4d\x18", hw.InvalidDescriptorError, "the bytes of a Zstandard-compressed file"),
+    ],
+)
+def test_what_is_no_stream_is_called_by_its_name(start, error, words):
+    with pytest.raises(error, match=words) as caught:
+        next(hw.StreamReader(io.BytesIO(start.ljust(4096, b"\0"))))
+    assert caught.value.rule in ("descriptor.version-major", "descriptor.magic")

@@ -228,6 +228,23 @@ def test_a_chunked_buffer_that_lies_about_its_size_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+class EndlessChunks:
+    nbytes = 3
+
+    def chunks(self):
+        while True:
+            yield b"ab"
+
+
+def test_a_chunked_buffer_that_never_ends_is_stopped_at_its_size():
+    out = Forward()
+    with pytest.raises(hw.BufferSizeError) as caught, hw.create(out) as writer:
+        writer.add("t", dense(hw.uint8, (3,), 3), [EndlessChunks()])
+    assert (caught.value.rule, caught.value.declared, caught.value.found) == ("buffer.size", 3, 4)
+    assert out.data.endswith(b"ab")
+    assert not out.data.endswith(b"abab")
+
+
 def test_a_closed_writer_takes_nothing_and_closing_twice_is_fine(tmp_path):
     writer = hw.create(tmp_path / "out")
     writer.close()
@@ -246,3 +263,53 @@ def test_an_add_that_failed_half_way_and_was_swallowed_is_told_at_the_end(tmp_pa
         writer.close()
     assert caught.value.rule == "file.unfinished"
     assert list(tmp_path.iterdir()) == []
+
+
+def nothing_is_created(tmp_path, target, error):
+    with pytest.raises(error):
+        hw.create(target)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["new/", "new//", "new/.", "new/..", "."])
+def test_a_path_that_names_a_folder_is_refused_at_once(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nothing_is_created(tmp_path, name, IsADirectoryError)
+    nothing_is_created(tmp_path, name.encode(), IsADirectoryError)
+
+
+def test_an_empty_path_is_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nothing_is_created(tmp_path, "", FileNotFoundError)
+
+
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+@pytest.mark.parametrize(
+    ("name", "zstd", "magic"),
+    [
+        ("a.hrry.zst", None, ZSTD_MAGIC),
+        ("a.hrry.zst", False, b"HRRY"),
+        ("a.hrry.zst", 3, ZSTD_MAGIC),
+        ("a.hrry", None, b"HRRY"),
+        ("a.hrry", True, ZSTD_MAGIC),
+        ("a.zst.hrry", None, b"HRRY"),
+    ],
+)
+def test_a_name_that_ends_in_zst_is_compressed_unless_zstd_says_otherwise(name, zstd, magic, tmp_path):
+    for number, target in enumerate((tmp_path / name, str(tmp_path / name), str(tmp_path / name).encode())):
+        with hw.create(target, zstd=zstd) as writer:
+            writer.add("t", dense(hw.uint8, (3,), 3), [b"abc"])
+        assert (tmp_path / name).read_bytes()[:4] == magic, number
+        with hw.open(tmp_path / name) as file:
+            assert file["t"].numpy().tolist() == [97, 98, 99]
+
+
+def test_byte_planes_need_no_more_than_a_name_that_is_compressed(tmp_path):
+    with hw.create(tmp_path / "a.hrry.zst", planes=True) as writer:
+        writer.add("t", dense(hw.uint8, (3,), 3), [b"abc"])
+    assert (tmp_path / "a.hrry.zst").read_bytes()[:4] == ZSTD_MAGIC
+    with pytest.raises(hw.IncompatibleError) as caught:
+        hw.create(tmp_path / "b.hrry.zst", planes=True, zstd=False)
+    assert caught.value.rule == "compressed.planes-without-zstd"
