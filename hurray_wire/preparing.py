@@ -18,7 +18,7 @@ from . import adapters
 from .adapters.tables import Tables, normalise
 from .companions import companion_scales
 from .element_names import array_type
-from .errors import IncompatibleError, InvalidDescriptorError
+from .errors import IncompatibleError, InvalidDescriptorError, UnsupportedError
 from .identity import identity_metadata
 from .model import element_types as et
 from .model.block_paged import BlockPagedLayout
@@ -30,7 +30,7 @@ from .selection import PagePlan, PoolChunks, PoolInput, deduplicated, plan_pages
 from .store.reader import SCALE_SUFFIX, SEQ_LENS
 from .token_pages import TokenPages
 
-__all__ = ["Prepared", "prepare", "tensor_name"]
+__all__ = ["Prepared", "lengths_tensor", "prepare", "tensor_name"]
 
 CUT_PAGE_SIZE = 16  # what engines mostly have; of a cache without pages any will do
 QUANTIZED_TYPES = (et.float16, et.bfloat16, et.float32, et.float64)
@@ -100,6 +100,11 @@ def prepare(
         "last_page_len": last_page_len,
         "token_slots": token_slots,
     }
+    for name, given in {"seq_lens": seq_lens, **tables_given}.items():
+        if isinstance(given, np.ma.MaskedArray):
+            raise UnsupportedError(
+                f"{name} is a masked array, and what its mask hides would count; fill it", rule="adapter.array-kind"
+            )
     has_tables = any(table is not None for table in tables_given.values())
     if layout == "auto":
         sizes = {name: size for name, size in taken.items() if name != "layer_indices"}
@@ -127,7 +132,7 @@ def prepare(
     places = {(layer, role): tensor_name(layer, role) for layer, role, _ in pools}
     heads = {tensor_name(layer, role): pool.shape[2] for layer, role, pool in pools}
     companions = companion_scales(scales, places, heads)
-    tensors = [_plan_array(SEQ_LENS, _lengths_array(tables.seq_lens))]
+    tensors = [lengths_tensor(tables.seq_lens)]
     for tensor in planned:
         tensors.append(tensor)
         if tensor[0] in companions:
@@ -224,9 +229,10 @@ def _index_type(index_type: str, plan: PagePlan) -> str:
     return "uint32" if max(plan.num_pages - 1, len(plan.block_table)) <= _U32_MAX else "uint64"
 
 
-def _lengths_array(seq_lens: NDArray[np.int64]) -> NDArray[Any]:
+def lengths_tensor(seq_lens: NDArray[np.int64]) -> tuple[str, TensorDescriptor, list[Any]]:
+    """The tensor that records the lengths of the sequences."""
     wide = len(seq_lens) and int(seq_lens.max()) > _U32_MAX
-    return seq_lens.astype("<u8" if wide else "<u4")
+    return _plan_array(SEQ_LENS, seq_lens.astype("<u8" if wide else "<u4"))
 
 
 def _plan_array(name: str, array: NDArray[Any]) -> tuple[str, TensorDescriptor, list[Any]]:

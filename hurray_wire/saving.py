@@ -6,6 +6,7 @@ What is written is planned in ``preparing.py``, how in ``store/writer.py``; snap
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -16,7 +17,7 @@ from .preparing import prepare
 from .store.writer import create
 from .wire.container import MAX_ALIGNMENT, MIN_ALIGNMENT
 
-__all__ = ["save_snapshot"]
+__all__ = ["save_snapshot", "write_file"]
 
 
 def save_snapshot(
@@ -82,7 +83,8 @@ def save_snapshot(
     ``quantize="int8"`` writes a floating cache as int8 with a float32 scale for each slot of a page, which must
     have a power of two of them: a value x of a slot whose greatest magnitude is m comes back (``dequantize=True``)
     as x' with |x - x'| <= (m / 254) * (1 + 2**-15), or 2**-127 if that is more. NaN and infinity are refused.
-    ``zstd`` (a level, or True) compresses, ``planes`` does it better, see ``hw.create``. ``progress`` is called
+    ``zstd`` (a level, or True) compresses, as does a path that ends in ``.zst`` unless it is False; ``planes`` does it
+    better, see ``hw.create``. ``progress`` is called
     with the bytes taken and the bytes in all after each tensor. The rest is identity, kept in the metadata beside
     ``metadata`` itself; each is said once, and a rank with the number of ranks.
 
@@ -129,18 +131,31 @@ def save_snapshot(
             declared=(MIN_ALIGNMENT, MAX_ALIGNMENT),
             found=alignment,
         )
-    with create(
+    write_file(
         target,
+        [(name, (descriptor, partial(list, buffers))) for name, descriptor, buffers in prepared.tensors],
+        progress=progress,
         zstd=zstd,
         planes=planes,
         alignment=alignment,
         checksums=checksums,
         durable=durable,
         metadata=prepared.metadata,
-    ) as writer:
-        done, total = 0, sum(_buffer_bytes(descriptor) for _, descriptor, _ in prepared.tensors)
-        for name, descriptor, buffers in prepared.tensors:
-            writer.add(name, descriptor, buffers)
+    )
+
+
+def write_file(
+    target: Any,
+    tensors: Sequence[tuple[str, tuple[TensorDescriptor, Callable[[], Sequence[Any]]]]],
+    *,
+    progress: Callable[[int, int], None] | None,
+    **options: Any,
+) -> None:
+    """Write tensors (name, descriptor, and a function for the buffers) to a file; ``options`` are ``hw.create``'s."""
+    with create(target, **options) as writer:
+        done, total = 0, sum(_buffer_bytes(descriptor) for _, (descriptor, _) in tensors)
+        for name, (descriptor, buffers) in tensors:
+            writer.add(name, descriptor, buffers())
             if progress is not None:
                 done += _buffer_bytes(descriptor)
                 progress(done, total)

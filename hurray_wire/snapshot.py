@@ -3,7 +3,8 @@
 A snapshot is a file of block-paged tensors, one per layer and role, found by their descriptors; the lengths of the
 sequences, in a tensor ``seq_lens``; and who wrote it for which model, in the metadata. ``save_snapshot`` makes one
 from arrays as an engine holds them (``saving.py``), :func:`load_snapshot` gives it back, and ``Snapshot.export`` hands
-it to an engine again (``export.py``). The bytes are left to ``store/``.
+it to an engine again (``export.py``), or ``Snapshot.save`` to another file (``resaving.py``). The bytes are left to
+``store/``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from .identity import SNAPSHOT_KEY, SNAPSHOT_VERSION
 from .limits import Limits
 from .paged_tensor import PagedTensor
 from .preparing import tensor_name
+from .resaving import resaved
+from .saving import write_file
 from .store import reader
 from .store.reader import File, Report
 from .tensors import Tensor
+from .wire.container import MIN_ALIGNMENT
 
 __all__ = ["Layer", "Snapshot", "SnapshotFile", "load_snapshot", "open_file", "tensor_name"]
 
@@ -229,6 +233,54 @@ class Snapshot:
     ) -> int:
         """How many pages ``export`` with these arguments writes: what an engine has to allocate for ``page_ids``."""
         return count_pages(self, page_size=page_size, layers=layers, seqs=seqs)
+
+    def save(
+        self,
+        target: Any,
+        *,
+        layers: Iterable[int | None] | None = None,
+        seqs: Iterable[SupportsIndex] | None = None,
+        compact: bool = True,
+        scrub: bool = True,
+        zstd: bool | int | None = None,
+        planes: bool = False,
+        alignment: int = MIN_ALIGNMENT,
+        checksums: bool = True,
+        durable: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Write the snapshot again, to a file: one that came over a stream, compressed otherwise, or a part of it.
+
+        ``layers`` and ``seqs`` choose some, sequences in this order. Tensors keep their names, types, quantization and
+        scales, and the metadata stays, with ``metadata`` in place of what it names. Of the pools only pages of these
+        sequences are written (``compact``), and slots past the lengths are zeroed (``scrub``), as by ``save_snapshot``,
+        whose other arguments these are too. Tensors that are not block-paged are written as they are. The target may be
+        the file that is read.
+
+        Raises what reading tables and lengths raises, KeyError for a layer and IncompatibleError for a sequence that is
+        not there, and what ``hw.create`` raises, all before anything is written; the file appears whole or not at all.
+        """
+        chosen = self.layers if layers is None else list(layers)
+        plan = resaved(
+            self._file,
+            [tensor for layer in dict.fromkeys(chosen) for tensor in self[layer].tensors.values()],
+            seqs=seqs,
+            compact=compact,
+            scrub=scrub,
+            metadata=metadata,
+        )
+        write_file(
+            target,
+            plan.tensors,
+            progress=progress,
+            zstd=zstd,
+            planes=planes,
+            alignment=alignment,
+            checksums=checksums,
+            durable=durable,
+            metadata=plan.metadata,
+        )
 
     def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
         """Read everything and check all that can be; see ``File.verify``."""

@@ -430,3 +430,33 @@ def test_progress_is_told_in_bytes():
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1][0] == told[-1][1]
     assert len(told) == 5
+
+
+@pytest.mark.parametrize(
+    "masked",
+    [
+        {"block_tables": np.ma.masked_less(TABLES, 0)},
+        {"seq_lens": np.ma.masked_equal(LENS, 0)},
+        {"block_tables": None, "block_table": np.ma.masked_less([5, 2, 5, 6, 1], 2), "seq_ptr": [0, 2, 5, 5]},
+    ],
+)
+def test_what_a_mask_hides_is_not_written(masked):
+    with pytest.raises(hw.UnsupportedError, match="is a masked array") as caught:
+        saved(**masked)
+    assert caught.value.rule == "adapter.array-kind"
+
+
+def test_masked_pools_and_arrays_of_objects_are_refused():
+    keys, values = pools(0)
+    for wrong in (np.ma.masked_equal(keys, 1), keys.astype(object)):
+        with pytest.raises(hw.UnsupportedError):
+            saved([(wrong, values)])
+
+
+def test_a_name_that_ends_in_zst_is_compressed_and_a_wrong_path_is_refused_at_once(tmp_path):
+    for name, options, magic in (("a.zst", {}, b"\x28\xb5\x2f\xfd"), ("b.zst", {"zstd": False}, b"HRRY")):
+        hw.save_snapshot(tmp_path / name, LAYERS, block_tables=TABLES, seq_lens=LENS, **options)
+        assert (tmp_path / name).read_bytes()[:4] == magic
+    with pytest.raises(IsADirectoryError):
+        hw.save_snapshot(f"{tmp_path}/new/", LAYERS, block_tables=TABLES, seq_lens=LENS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zst", "b.zst"]
