@@ -80,8 +80,7 @@ from .model.quantization import Mxfp, Nf4, PerBlockAffine, PerChannelAffine, Per
 from .model.sections import BufferHandle, CompositeMember, ExtensionType, Shard, Statistics
 from .paged_tensor import PagedTensor
 from .saving import save_snapshot
-from .snapshot import Layer, Snapshot, load_snapshot
-from .snapshot import SnapshotFile as File
+from .snapshot import File, Layer, Snapshot, load_snapshot
 from .snapshot import open_file as open
 from .store.reader import Report
 from .store.stream import StreamDecoder, StreamReader, StreamWriter

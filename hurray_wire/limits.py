@@ -14,7 +14,7 @@ MAX_NESTING = 8  # the format's own bound on tiles within tiles and composites w
 MAX_FRAME_BYTES = 1 << 30  # the seekable Zstandard format's own bound on one inflated frame
 
 _MIB = 1 << 20
-FREE_DENSE_BYTES = 256 * _MIB  # an array up to this size may be made of however few bytes
+FREE_BYTES = 256 * _MIB  # an array or a frame up to this size may be made of however few bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

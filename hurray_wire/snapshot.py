@@ -27,11 +27,11 @@ from .preparing import tensor_name
 from .resaving import resaved
 from .saving import write_file
 from .store import reader
-from .store.reader import File, Report
+from .store.reader import Report
 from .tensors import Tensor
 from .wire.container import MIN_ALIGNMENT
 
-__all__ = ["Layer", "Snapshot", "SnapshotFile", "load_snapshot", "open_file", "tensor_name"]
+__all__ = ["Layer", "Snapshot", "File", "load_snapshot", "open_file", "tensor_name"]
 
 ROLES = ("key", "value", "fused")
 OUTPUT_NAMES = {"key": "keys", "value": "values", "fused": "fused"}
@@ -302,7 +302,7 @@ class Snapshot:
         return f"<hurray_wire.Snapshot of {len(self)} layer{'' if len(self) == 1 else 's'}>"
 
 
-class SnapshotFile(File):
+class File(reader.File):
     """An open file that may hold a snapshot; what ``hw.open`` returns."""
 
     def snapshot(self) -> Snapshot:
@@ -318,9 +318,9 @@ def open_file(
     limits: Limits | None = None,
     seq_lens: ArrayLike | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> SnapshotFile:
+) -> File:
     return reader.open_as(
-        SnapshotFile,
+        File,
         target,
         mmap=mmap,
         permissive=permissive,

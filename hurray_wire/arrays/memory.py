@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import LimitError
-from ..limits import FREE_DENSE_BYTES, Limits
+from ..limits import FREE_BYTES, Limits
 from ..model.descriptor import TensorDescriptor
 from ..model.shape import Shape
 
@@ -107,4 +107,4 @@ def allowed_bytes(limits: Limits, stored: int | None) -> int:
     """What one array that is made of this many bytes of a file may take; of None, nothing is known."""
     if stored is None:
         return limits.max_dense_bytes
-    return min(limits.max_dense_bytes, max(FREE_DENSE_BYTES, limits.max_dense_ratio * stored))
+    return min(limits.max_dense_bytes, max(FREE_BYTES, limits.max_dense_ratio * stored))

@@ -17,7 +17,7 @@ import xxhash
 import zstandard
 
 from ..errors import ChecksumError, InvalidFileError, LimitError, TruncatedError, UnsupportedError
-from ..limits import FREE_DENSE_BYTES, Limits
+from ..limits import FREE_BYTES, Limits
 
 __all__ = [
     "FrameHeader",
@@ -173,7 +173,7 @@ def extent(data: memoryview, header: FrameHeader, offset: int) -> tuple[int, int
 
 def inflated_bytes_allowed(stored: int, limits: Limits) -> int:
     """What so many compressed bytes may inflate to."""
-    return max(FREE_DENSE_BYTES, limits.max_inflated_ratio * stored)
+    return max(FREE_BYTES, limits.max_inflated_ratio * stored)
 
 
 def inflate(data: memoryview, size: int, *, offset: int, checksum: int | None = None) -> bytes:
