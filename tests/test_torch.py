@@ -107,7 +107,7 @@ def test_gathering_into_a_tensor_of_the_caller_writes_that_one(numpy_type, name)
 @needs_torch
 def test_an_output_that_does_not_fit_is_refused() -> None:
     tensor = hw.load_snapshot(saved())[0].key
-    with pytest.raises(hw.BufferSizeError, match="out is of float16, the pool of bfloat16"):
+    with pytest.raises(hw.BufferSizeError, match="out is of float16, the gathered values of bfloat16"):
         ht.gather(tensor, out=torch.zeros((4, 12, HEADS, DIM), dtype=torch.float16))
     with pytest.raises(hw.BufferSizeError, match="out has shape"):
         ht.gather(tensor, out=torch.zeros((4, 12, HEADS, 5), dtype=torch.bfloat16))
