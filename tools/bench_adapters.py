@@ -39,7 +39,7 @@ class Nowhere(io.RawIOBase):
 
 
 def rows() -> list[Row]:
-    """Every layout of one pool of keys and one of values, 64 MiB each."""
+    """Every layout of a pool of keys and one of values, 64 MiB each: saved, and restored into pages all over the pools."""
     spec = PoolSpec(HEADS, DIM, np.dtype(ml_dtypes.bfloat16))
     order = np.random.default_rng(0).permutation(PAGES)
     # memory that was never written is one page of zeros, read from the cache: everything is written once
@@ -56,8 +56,7 @@ def rows() -> list[Row]:
                 pool[...] = 1
         save = partial(
             hw.save_snapshot,
-            Nowhere(),
-            cache,
+            layers=cache,
             layout=name,
             page_size=PAGE,
             num_heads=HEADS,
@@ -66,7 +65,13 @@ def rows() -> list[Row]:
             seq_lens=[PAGES * PAGE],
             checksums=False,
         )
-        found.append(compare(f"save from {name} | memcpy", save, partial(np.copyto, copy, plain), pairs=5))
+        written = io.BytesIO()
+        save(written)
+        with hw.load_snapshot(written.getvalue()) as snapshot:
+            restore = partial(snapshot.export, layout=name, out=cache, page_ids=order)
+            memcpy = partial(np.copyto, copy, plain)
+            found.append(compare(f"save from {name} | memcpy", partial(save, Nowhere()), memcpy, pairs=5))
+            found.append(compare(f"restore into pages of {name} | memcpy", restore, memcpy, pairs=5))
     return found
 
 
