@@ -30,7 +30,7 @@ class HurrayError(Exception):
 
     ``rule`` is the id of the broken rule in ``spec/``; ``offset`` is a byte offset in the file, stream or descriptor
     that was being read; ``declared`` and ``found`` are the two values that disagree. Each is None where it says
-    nothing.
+    nothing. Where a file was being read, the error has a note that names it, as tracebacks show.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class HurrayError(Exception):
             "declared": self.declared,
             "found": self.found,
         }
-        return _rebuild, (type(self), self.message, fields, _picklable(self.__cause__))
+        notes = list(getattr(self, "__notes__", ()))
+        return _rebuild, (type(self), self.message, fields, _picklable(self.__cause__), notes)
 
 
 class InvalidDescriptorError(HurrayError, ValueError):
@@ -114,7 +115,11 @@ def _picklable(cause: BaseException | None) -> BaseException | None:
     return cause
 
 
-def _rebuild(kind: type[HurrayError], message: str, fields: dict[str, Any], cause: BaseException | None) -> HurrayError:
+def _rebuild(
+    kind: type[HurrayError], message: str, fields: dict[str, Any], cause: BaseException | None, notes: list[str]
+) -> HurrayError:
     error = kind(message, **fields)
     error.__cause__ = cause
+    for note in notes:
+        error.add_note(note)
     return error

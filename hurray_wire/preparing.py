@@ -23,6 +23,7 @@ from .identity import identity_metadata
 from .model import element_types as et
 from .model.block_paged import BlockPagedLayout
 from .model.descriptor import TensorDescriptor
+from .model.element_types import ElementType
 from .model.layouts import RowMajorLayout
 from .model.quantization import PerBlockAffine
 from .quantizing import Int8Chunks, slot_scales
@@ -130,8 +131,10 @@ def prepare(
     index = _index_type(index_type, plan)
     planned = [_plan_tensor(pool, layer, role, plan, tables, index, quantize) for layer, role, pool in pools]
     places = {(layer, role): tensor_name(layer, role) for layer, role, _ in pools}
-    heads = {tensor_name(layer, role): pool.shape[2] for layer, role, pool in pools}
-    companions = companion_scales(scales, places, heads)
+    written = {tensor_name(layer, role): pool for layer, role, pool in pools}
+    companions = companion_scales(scales, places, {name: pool.shape[2] for name, pool in written.items()})
+    for name in companions:
+        _check_scaled(name, et.from_dtype(written[name].dtype))
     tensors = [lengths_tensor(tables.seq_lens)]
     for tensor in planned:
         tensors.append(tensor)
@@ -185,6 +188,17 @@ def _plan_tensor(
     sizes = [buffer.nbytes for buffer in buffers]
     descriptor = TensorDescriptor.build(element_type, shape, layout, sizes, quantization=quantization)
     return name, descriptor, buffers
+
+
+def _check_scaled(name: str, element_type: ElementType) -> None:
+    """A scale multiplies numbers. Engines keep float8 as uint8, and those bits times a scale are numbers of nothing."""
+    if element_type.name.startswith("uint"):
+        raise IncompatibleError(
+            f"{name!r} is given as {element_type.name}, and its scale would multiply raw bits; say what they are, as "
+            "by dtype='float8_e4m3'",
+            rule="snapshot.scale",
+            found=element_type.name,
+        )
 
 
 def _check_quantize(quantize: str, scales: Any, pools: Sequence[_Pool]) -> None:

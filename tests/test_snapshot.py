@@ -241,6 +241,17 @@ def test_raw_bits_are_named_in_words(dtype, element_type):
         assert snapshot[0].key.page_pool.view(np.uint8)[0].tolist() == raw[5].tolist()
 
 
+def test_a_scale_of_raw_bits_is_refused_until_they_have_a_name():
+    raw = np.arange(PAGES * PAGE * HEADS * DIM, dtype=np.uint8).reshape(PAGES, PAGE, HEADS, DIM)
+    with pytest.raises(hw.IncompatibleError, match=r"'layers.0.key' is given as uint8.*dtype='float8_e4m3'") as refused:
+        saved([(raw, raw)], scales=[(0.5, 0.5)])
+    assert refused.value.rule == "snapshot.scale"
+    with hw.load_snapshot(saved([(raw, raw)], scales=[(0.5, 0.5)], dtype="float8_e4m3")) as snapshot:
+        found = snapshot[0].key.gather([0], dequantize=True).values[0, 0, 0]
+    expected = raw[TABLES[0][0], 0, 0].view(ml_dtypes.float8_e4m3fn).astype(np.float32) * 0.5
+    assert found.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("dtype", ["fp8", object(), hw.ElementType("private_f0", 0xF0, 8, None)], ids=repr)
 def test_a_name_of_no_type_is_refused(dtype):
     with pytest.raises(hw.UnsupportedError) as refused:

@@ -17,6 +17,7 @@ from ..errors import InvalidFileError, LimitError, TruncatedError
 from ..limits import Limits
 from ..wire import planes
 from ..wire.container import HEADER_BYTES, decode_header
+from ..wire.structs import DESCRIPTOR_MAGIC, FILE_MAGIC
 from .frames import (
     FrameHeader,
     blocks,
@@ -113,10 +114,22 @@ def _inflated(data: memoryview, frames: list[_Frame], limits: Limits) -> memoryv
             memory[position : position + len(piece)] = piece
             position += len(piece)
             if not judged and position >= HEADER_BYTES:
-                check_not_planes(memory[:HEADER_BYTES])
-                decode_header(memory[:HEADER_BYTES])
+                _check_start(memory[:HEADER_BYTES])
                 judged = True
     return memory[:position]
+
+
+def _check_start(header: memoryview) -> None:
+    check_not_planes(header)
+    if header[: len(DESCRIPTOR_MAGIC)] == DESCRIPTOR_MAGIC and header[: len(FILE_MAGIC)] != FILE_MAGIC:
+        raise InvalidFileError(
+            "these are the bytes of a compressed stream; inflate it with zstd -d, and receive_snapshot reads it",
+            rule="container.magic",
+            offset=0,
+            declared=FILE_MAGIC,
+            found=bytes(header[: len(FILE_MAGIC)]),
+        )
+    decode_header(header)
 
 
 def check_not_planes(head: memoryview) -> None:
@@ -132,7 +145,7 @@ def check_not_planes(head: memoryview) -> None:
 
 def _anonymous(size: int) -> memoryview:
     try:
-        return memoryview(mmap.mmap(-1, size) if size else b"")
+        return memoryview(mmap.mmap(-1, size) if size else bytearray())
     except (OSError, OverflowError, MemoryError) as cause:
         raise LimitError(f"there is no memory for {size} bytes", rule="limit.memory", found=size) from cause
 

@@ -35,11 +35,12 @@ from ..wire.descriptors import decode_descriptor
 from ..wire.index import IndexEntry, decode_index
 from ..wire.metadata import Metadata, decode_metadata
 from ..wire.regions import check_regions
+from ..wire.structs import FILE_MAGIC
 from .compressed_source import inflating
 from .places import buffer_places
 from .source import Compression, Source
-from .target import open_target
-from .verify import Report, Verification, naming
+from .target import name_of, open_target
+from .verify import Report, Verification, naming, reading
 
 __all__ = ["SCALE_SUFFIX", "SEQ_LENS", "File", "Report", "open_as"]
 
@@ -76,18 +77,24 @@ class File(Mapping[str, Tensor]):
         permissive: bool = False,
         limits: Limits | None = None,
         seq_lens: ArrayLike | None = None,
+        said: str | None = None,
     ) -> None:
         self._source = source
+        self._said = said
         self._permissive = permissive
         self._limits = limits or Limits()
         self._seq_lens = None if seq_lens is None else given_lengths(seq_lens)
         self._tensors: dict[str, Tensor] = {}
         self._lock = threading.RLock()
         size = source.size
+        if not size:
+            raise TruncatedError("the file is empty", rule="container.truncated", offset=0, found=0)
         least = container.HEADER_BYTES + container.TRAILER_BYTES
         if size < least:
-            # a wrong magic says more than a wrong size
-            container.decode_header(source.view(0, min(size, container.HEADER_BYTES)))
+            head = bytes(source.view(0, min(size, container.HEADER_BYTES)))
+            if not head.startswith(FILE_MAGIC[: len(head)]) or len(head) == container.HEADER_BYTES:
+                # a wrong magic says more than a wrong size
+                container.decode_header(memoryview(head.ljust(container.HEADER_BYTES, b"\0")))
             raise TruncatedError(
                 f"{size} bytes are too few for a file of at least {least}", rule="container.truncated", found=size
             )
@@ -166,7 +173,9 @@ class File(Mapping[str, Tensor]):
         stays bounded; on a compressed file every frame is inflated once.
         """
         parts = (self._source, self._header, self._trailer, self._index, self._regions)
-        return Verification(*parts, tensor=self.__getitem__, metadata=self.metadata, limits=self._limits).run(progress)
+        with reading(self._said):
+            verification = Verification(*parts, tensor=self.__getitem__, metadata=self.metadata, limits=self._limits)
+            return verification.run(progress)
 
     def close(self) -> None:
         """Refuse further reading. Arrays that borrow mapped memory stay valid. Closing twice is fine."""
@@ -181,11 +190,14 @@ class File(Mapping[str, Tensor]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<hurray_wire.File of {len(self)} tensors, {self._source.size} bytes>"
+        compression, count = self._source.compression, len(self)
+        size = f"{self._source.size} bytes" + (f", {compression.compressed_bytes} compressed" if compression else "")
+        where = "" if self._said is None else f" {self._said!r}"
+        return f"<hurray_wire.File{where} of {count} tensor{'' if count == 1 else 's'}, {size}>"
 
     def _read_tensor(self, entry: IndexEntry) -> Tensor:
         raw = self._source.view(entry.descriptor_offset, entry.descriptor_length)
-        with naming(entry.name):
+        with reading(self._said), naming(entry.name):
             descriptor = decode_descriptor(
                 raw, permissive=self._permissive, base=entry.descriptor_offset, limits=self._limits
             )
@@ -202,7 +214,7 @@ class File(Mapping[str, Tensor]):
         return make_tensor(
             entry.name,
             descriptor,
-            _StoredBuffers(self._source, places),
+            _StoredBuffers(self._source, places, self._said),
             limits=self._limits,
             recorded_seq_lens=self.recorded_seq_lens,
             companion_scale=self._companion_scale,
@@ -223,8 +235,9 @@ class File(Mapping[str, Tensor]):
 class _StoredBuffers(Buffers):
     """The buffers of one tensor in a file."""
 
-    def __init__(self, source: Source, places: list[tuple[int, int]]) -> None:
+    def __init__(self, source: Source, places: list[tuple[int, int]], said: str | None) -> None:
         self._source = source
+        self._said = said
         self._places = places
         self.lends = source.lends
         self.scatters = source.scatters
@@ -234,16 +247,19 @@ class _StoredBuffers(Buffers):
 
     def fetch(self, index: int) -> NDArray[np.uint8]:
         offset, length = self._places[index]
-        return np.frombuffer(self._source.view(offset, length), dtype=np.uint8)
+        with reading(self._said):
+            return np.frombuffer(self._source.view(offset, length), dtype=np.uint8)
 
     def fetch_rows(self, index: int, row_bytes: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         out = allocate((len(rows), row_bytes), np.dtype(np.uint8), None)
-        self._source.read_rows(self._places[index][0], row_bytes, rows, out)
+        with reading(self._said):
+            self._source.read_rows(self._places[index][0], row_bytes, rows, out)
         return out
 
     def fetch_parts(self, index: int, parts: Sequence[tuple[int, memoryview]]) -> None:
         base = self._places[index][0]
-        self._source.read_parts([(base + offset, memory) for offset, memory in parts])
+        with reading(self._said):
+            self._source.read_parts([(base + offset, memory) for offset, memory in parts])
 
 
 def open_as(
@@ -274,13 +290,15 @@ def open_as(
     Raises InvalidFileError (TruncatedError, ChecksumError below it), UnsupportedError, LimitError, or OSError.
     Specification: spec/container.md, spec/compressed.md.
     """
-    source = open_target(target, use_mmap=mmap, storage_options=storage_options)
-    try:
-        source = inflating(source, limits or Limits())
-        return kind(source, permissive=permissive, limits=limits, seq_lens=seq_lens)
-    except BaseException:
-        source.close()
-        raise
+    said = name_of(target)
+    with reading(said):
+        source = open_target(target, use_mmap=mmap, storage_options=storage_options)
+        try:
+            source = inflating(source, limits or Limits())
+            return kind(source, permissive=permissive, limits=limits, seq_lens=seq_lens, said=said)
+        except BaseException:
+            source.close()
+            raise
 
 
 def checked_lengths(tensor: Tensor) -> NDArray[Any]:

@@ -6,15 +6,17 @@ all others are read through fsspec, an optional part of the library.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from ..errors import UnsupportedError
+from .remote_errors import shown
 from .source import Source, open_source
 
-__all__ = ["is_url", "open_target"]
+__all__ = ["is_url", "name_of", "open_target"]
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*(::[^/]+)?://", re.IGNORECASE | re.ASCII)  # "zip::s3://" names two file systems
 
@@ -37,6 +39,13 @@ def open_target(target: Any, *, use_mmap: bool = True, storage_options: Mapping[
     if storage_options:
         raise ValueError("storage_options are for URLs of other machines")
     return open_source(_local_path(target) if is_url(target) else target, use_mmap=use_mmap)
+
+
+def name_of(target: Any) -> str | None:
+    """What a path or a URL is called where people read it, without secrets; None for bytes and objects."""
+    if is_url(target):
+        return shown(target)
+    return os.fsdecode(target) if isinstance(target, str | os.PathLike) else None
 
 
 def _local_path(url: str) -> str:

@@ -64,6 +64,24 @@ class naming:  # noqa: N801 -- reads as a word in a with statement
             error.message = f"tensor {self._name!r}: {error.message}"
 
 
+class reading:  # noqa: N801 -- the same
+    """Errors raised within have a note that names the file, if it has a name."""
+
+    def __init__(self, said: str | None) -> None:
+        self._said = said
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, HurrayError) and self._said is not None:
+            note = f"while reading {self._said!r}"
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
+
+
 class Verification:
     """One pass over a file that is open: ``tensor`` gives its tensors by name, ``metadata`` is what it recorded."""
 

@@ -9,6 +9,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import zstandard
 from compressed_cases import (
     assembled,
     cut,
@@ -271,3 +272,17 @@ def test_a_gather_takes_no_memory_for_a_second_pool(planes, monkeypatch):
             tracemalloc.stop()
         assert values.nbytes == 16384000
         assert peak < values.nbytes * 1.25
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["size told", "size not told"])
+def test_a_frame_of_nothing_is_an_empty_file(told):
+    empty = zstandard.ZstdCompressor(write_content_size=told).compress(b"")
+    with pytest.raises(hw.TruncatedError, match="the file is empty"):
+        hw.open(empty)
+
+
+def test_a_compressed_stream_is_called_so():
+    out = io.BytesIO()
+    hw.send_snapshot(out, [(np.zeros((2, 4, 1, 8)),) * 2], block_tables=[[1]], seq_lens=[3])
+    with pytest.raises(hw.InvalidFileError, match="a compressed stream; inflate it with zstd -d"):
+        hw.open(zstandard.compress(out.getvalue()))

@@ -1,6 +1,7 @@
 """Reading files (spec/container.md): lazily, held to their own words, and verified byte by byte."""
 
 import io
+import pickle
 import struct
 
 import numpy as np
@@ -306,3 +307,40 @@ def test_a_name_that_is_not_there_is_told_with_those_that_come_near():
         with pytest.raises(KeyError, match="no tensor 17 among 2"):
             file[17]
         assert file.get("layer.0.key") is None
+
+
+def test_an_error_has_a_note_that_names_the_file_and_keeps_it(tmp_path):
+    path = tmp_path / "cache.hrry"
+    path.write_bytes(b"no file of ours, but long enough for one" * 9)
+    with pytest.raises(hw.InvalidFileError) as caught:
+        hw.open(path)
+    assert caught.value.__notes__ == [f"while reading {str(path)!r}"]
+    assert pickle.loads(pickle.dumps(caught.value)).__notes__ == caught.value.__notes__
+
+    data = bytearray(snapshot())
+    data[4096] ^= 1  # of the lengths
+    path.write_bytes(data)
+    with hw.open(path) as file:
+        assert repr(file) == f"<hurray_wire.File {str(path)!r} of 2 tensors, {len(data)} bytes>"
+        with pytest.raises(hw.ChecksumError) as caught:
+            file.verify()
+    assert caught.value.__notes__ == [f"while reading {str(path)!r}"]
+    with pytest.raises(hw.ChecksumError) as caught:
+        hw.open(data).verify()
+    assert not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize(
+    ("data", "rule", "said"),
+    [
+        (b"", "container.truncated", "the file is empty"),
+        (b"hello world", "container.magic", "68 65 6c 6c 6f"),
+        (b"HRRY", "container.truncated", "104"),
+        (b"HRRYFILE", "container.truncated", "104"),
+    ],
+)
+def test_a_file_too_short_to_be_one_is_told_by_what_there_is_of_it(data, rule, said):
+    with pytest.raises(hw.InvalidFileError) as caught:
+        hw.open(data)
+    assert caught.value.rule == rule
+    assert said in caught.value.message
