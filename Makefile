@@ -24,7 +24,8 @@ fixtures: $(STAMP)
 	$(BIN)/python tools/make_fixtures.py
 
 bench: $(STAMP)
-	$(BIN)/python tools/bench.py
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS),bench]'
+	$(BIN)/python tools/bench.py $(ARGS)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

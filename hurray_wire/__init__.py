@@ -26,7 +26,8 @@ from .errors import (
     TruncatedError,
     UnsupportedError,
 )
-from .export import Exported, export_merged
+from .export import export_merged
+from .exported import Exported
 from .gather import Gathered, gather_kv
 from .limits import Limits
 from .model.block_paged import BlockPagedLayout
@@ -86,7 +87,7 @@ from .store.reader import Report
 from .store.stream import StreamDecoder, StreamReader, StreamWriter
 from .store.writer import Chunked, Writer, create
 from .tensors import Tensor
-from .transfer import receive_snapshot, receive_snapshots, send_snapshot
+from .transfer import SnapshotDecoder, receive_snapshot, receive_snapshots, send_snapshot
 from .wire import descriptors as _descriptors  # noqa: F401 -- gives TensorDescriptor its encode and decode
 
 bool = bool_
@@ -132,6 +133,7 @@ __all__ = [
     "RowMajorLayout",
     "Shard",
     "Snapshot",
+    "SnapshotDecoder",
     "Statistics",
     "StreamDecoder",
     "StreamError",

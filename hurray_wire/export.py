@@ -5,13 +5,12 @@ page is written: what an engine goes on using is never half changed by a mistake
 pieces of about a MiB, on all cores, from wherever the file keeps them, so that no pool is held twice.
 
 Which tensors and heads make up a pool is told in ``export_parts.py``, which pages there are and where they go in
-``export_pages.py``, how they lie in a layout in ``adapters/``.
+``export_pages.py``, how they lie in a layout in ``adapters/``, what comes back in ``exported.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, SupportsIndex
 
@@ -25,41 +24,15 @@ from .adapters.copying import check_destination
 from .arrays.memory import check_limit, check_together, stored_bytes, within_memory
 from .element_names import array_type
 from .errors import BufferSizeError, IncompatibleError
-from .export_pages import PageMap, check_one_batch, chosen_tables, place, several
+from .export_pages import PageMap, check_one_batch, chosen_layers, chosen_tables, place, several
 from .export_parts import ExportPool, Piece, Shard, Share, pools_of
+from .exported import Exported, declared_sizes
 from .paged_tensor import PagedTensor
 
-__all__ = ["Exported", "count_pages", "export_merged"]
+__all__ = ["count_pages", "export_merged"]
 
 _REAL_TYPES = ("float16", "bfloat16", "float32", "float64")
 _INT32_MAX = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Exported:
-    """A cache in an engine's layout, with all that belongs to it.
-
-    ``arrays`` is what ``save_snapshot(layout=...)`` takes: an entry for each of ``layers``, or one array for all of
-    them; it is ``out`` where that was given. ``seq_lens`` [num_seqs] are the tokens of each sequence.
-
-    ``block_tables`` [num_seqs, max_blocks] has the page ids of each sequence, padded with -1; ``block_table`` and
-    ``seq_ptr`` [num_seqs + 1] say the same without padding. All are int32, or int64 where a number needs it. They are
-    None for a layout without pages.
-
-    ``scales`` are the companion scales of a float8 cache, [] or [num_heads], by layer and role: what ``save_snapshot``
-    takes as ``scales``.
-    """
-
-    layout: str
-    form: str | None
-    arrays: Any
-    layers: tuple[int | None, ...]
-    seq_lens: NDArray[Any]
-    page_size: int | None = None
-    block_tables: NDArray[Any] | None = None
-    block_table: NDArray[Any] | None = None
-    seq_ptr: NDArray[Any] | None = None
-    scales: dict[int | None, dict[str, NDArray[np.float32]]] = field(default_factory=dict)
 
 
 @within_memory
@@ -88,7 +61,7 @@ def export_merged(
     told where ranks hold copies of heads. All other arguments, and the errors, are those of ``Snapshot.export``;
     snapshots that do not go together, or lack heads that are wanted, raise IncompatibleError.
     """
-    layers, chosen = several(layers, "layers"), several(seqs, "seqs")
+    layers, chosen = chosen_layers(layers), several(seqs, "seqs")
     pools = pools_of(snapshots, layers, Share(num_heads, tp_rank, tp_size), dequantize=dequantize)
     check_one_batch(_tensors(pools))
     if out is None and (page_ids is not None or dtype is not None):
@@ -115,7 +88,7 @@ def count_pages(
     seqs: Iterable[SupportsIndex] | None = None,
 ) -> int:
     """How many pages an export with these arguments has; see ``Snapshot.count_pages``."""
-    layers, seqs = several(layers, "layers"), several(seqs, "seqs")
+    layers, seqs = chosen_layers(layers), several(seqs, "seqs")
     indices = snapshot.layers if layers is None else layers
     tensors = [tensor for index in indices for tensor in snapshot[index].tensors.values()]
     if not tensors:
@@ -170,6 +143,7 @@ def _export_pages(
         _narrow(tables.block_table),
         _narrow(tables.seq_ptr),
         scales,
+        declared_sizes(specs, dtype),
     )
 
 
@@ -218,7 +192,8 @@ def _export_dense(
     for copy in copies:
         copy()
     given = arrays if out is None else out
-    return Exported(dense.name, form, given, tuple(indices), _narrow(lengths), scales=scales)
+    declared = {**declared_sizes(specs, dtype), **({"left_padded": True} if left_padded else {})}
+    return Exported(dense.name, form, given, tuple(indices), _narrow(lengths), scales=scales, declared=declared)
 
 
 def _tensors(pools: Iterable[ExportPool]) -> list[PagedTensor]:
@@ -248,6 +223,13 @@ def _check_limits(pools: Sequence[ExportPool], tokens: int) -> None:
 def _entries(name: str, out: Any, indices: Sequence[int | None]) -> list[Any]:
     """The caller's entry for each layer: by its index in a mapping, in order in a sequence."""
     if not isinstance(out, Mapping):
+        if isinstance(out, Sequence) and len(out) != len(indices):
+            raise IncompatibleError(
+                f"{name}: out has {len(out)} entries, and {len(indices)} layers are exported (layers= chooses some)",
+                rule="adapter.layer-index",
+                declared=len(indices),
+                found=len(out),
+            )
         return [entry for _, entry in by_index(name, out, indices)]
     for index in indices:
         if index not in out:

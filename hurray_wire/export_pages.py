@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .adapters import PageSource, Repaging, Tables, as_array, normalise, plan_bytes, plan_copy, repage
+from .adapters.base import layer_name
 from .adapters.integers import as_ids, check_page_size
 from .arrays.memory import check_limit, check_together, stored_bytes
 from .errors import IncompatibleError
 from .gather import choose
 from .paged_tensor import PagedTensor
 
-__all__ = ["PageMap", "Placement", "check_one_batch", "chosen_tables", "place", "several"]
+__all__ = ["PageMap", "Placement", "check_one_batch", "chosen_layers", "chosen_tables", "place", "several"]
 
 T = TypeVar("T")
 Ints = NDArray[np.int64]
@@ -109,6 +110,19 @@ def several(chosen: Iterable[T] | None, what: str) -> list[T] | None:
     if not isinstance(chosen, Iterable):
         raise TypeError(f"{what} is {chosen!r}, not several of them; for one alone it is {what}=[{chosen!r}]")
     return list(chosen)
+
+
+def chosen_layers(chosen: Iterable[int | None] | None) -> list[int | None] | None:
+    """The layers a caller chose; None if that is all there are. IncompatibleError for one that is named twice."""
+    layers = several(chosen, "layers")
+    for place, layer in enumerate(layers or ()):
+        if layers is not None and layer in layers[:place]:
+            raise IncompatibleError(
+                f"layers names {layer_name(layer)} twice; a snapshot has it once",
+                rule="adapter.layer-index",
+                found=layer,
+            )
+    return layers
 
 
 def check_one_batch(tensors: Iterable[PagedTensor]) -> None:

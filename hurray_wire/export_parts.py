@@ -135,7 +135,7 @@ def pools_of(
         raise IncompatibleError("there is no snapshot to export", rule="export.ranks")
     whole = len(snapshots) == 1 and share.size is None and _place(snapshots[0]) == (None, None)
     ranks = [(0, 1)] if whole else _ranks(snapshots)
-    indices = list(snapshots[0].layers if layers is None else dict.fromkeys(layers))
+    indices = list(snapshots[0].layers if layers is None else layers)
     if not indices:
         raise IncompatibleError("there is no layer to export", rule="adapter.layers")
     if layers is None and any(tuple(other.layers) != tuple(snapshots[0].layers) for other in snapshots):

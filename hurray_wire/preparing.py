@@ -70,7 +70,7 @@ def prepare(
     token_slots: Any = None,
     left_padded: bool = False,
     layout: str = "split-nhd",
-    layout_form: str | None = None,
+    form: str | None = None,
     page_size: int | None = None,
     num_heads: int | None = None,
     head_dim: int | None = None,
@@ -112,13 +112,16 @@ def prepare(
         layout = adapters.resolve_name(layers, page_size=page_size, dense_too=not has_tables, **sizes)
     plan_metadata = identity_metadata(metadata, layout, identity)
     if layout == adapters.dense.name:
-        if layout_form is not None or has_tables:
-            raise TypeError(f"a {layout} cache has no block tables, and its arrays tell their form")
+        if form is not None:
+            raise TypeError(f"form= is not for {layout}: its arrays tell their form")
+        if has_tables:
+            given = next(name for name, table in tables_given.items() if table is not None)
+            raise TypeError(f"a {layout} cache has no block tables, so {given}= means nothing")
         pools, tables = _cut(layers, page_size, seq_lens=seq_lens, left_padded=left_padded, **taken)
     elif left_padded:
         raise TypeError(f"left_padded= is about a batch without pages, not {layout}")
     else:
-        views = adapters.get(layout).views(layers, page_size=page_size, form=layout_form, **taken)
+        views = adapters.get(layout).views(layers, page_size=page_size, form=form, **taken)
         pools = [(layer.index, role, pool) for layer in views for role, pool in layer.pools.items()]
         num_pages, slots = pools[0][2].shape[:2]
         tables = normalise(page_size=slots, num_pages=num_pages, seq_lens=seq_lens, **tables_given)

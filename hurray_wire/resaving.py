@@ -1,9 +1,10 @@
 """Writing a snapshot again: one that came over a stream, compressed otherwise, or some of its layers and sequences.
 
-Tensors stay what they are, and in their order: element types, quantization and scales, identity, and tensors that are
-no part of the cache. Only the pages of the sequences are written again, as ``save_snapshot`` does it (spec/snapshot.md,
-"Privacy"). Everything is planned from descriptors and tables; pools are read while they are written, those of mapped
-files and of memory without a copy.
+What is planned here goes to a file (``Snapshot.save``) or to a stream (``Snapshot.send``). Tensors stay what they are,
+and in their order: element types, quantization and scales, identity, and tensors that are no part of the cache. Only
+the pages of the sequences are written again, as ``save_snapshot`` does it (spec/snapshot.md, "Privacy"). Everything is
+planned from descriptors and tables; pools are read while they are written, those of mapped files and of memory without
+a copy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from .adapters.tables import Tables
 from .arrays.dequantize import parameters
 from .errors import IncompatibleError, UnsupportedError
-from .export_pages import chosen_tables
+from .export_pages import chosen_tables, several
 from .identity import identity_metadata
 from .model.descriptor import TensorDescriptor
 from .model.element_types import buffer_bytes
@@ -54,10 +55,21 @@ class Tensors(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resaved:
-    """A snapshot that is ready to be written again: each tensor's name, and what is written of it."""
+    """A snapshot that is ready to be written again: each tensor's name, and what is written of it.
+
+    ``paged`` are the names of those that are block-paged, in the order in which they were chosen.
+    """
 
     metadata: dict[str, Any]
     tensors: list[tuple[str, _Planned]]
+    paged: tuple[str, ...]
+
+    def in_group_order(self) -> list[tuple[str, _Planned]]:
+        """The tensors as the group of a stream has them: the lengths, those that are block-paged, each with its scale
+        behind it, and what is neither (spec/snapshot.md, "On a stream")."""
+        order = [SEQ_LENS, *(own for name in self.paged for own in (name, f"{name}{SCALE_SUFFIX}"))]
+        places = {name: place for place, name in enumerate(order)}
+        return sorted(self.tensors, key=lambda named: places.get(named[0], len(places)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,11 +101,12 @@ def resaved(
 ) -> Resaved:
     """Plan how the ``kept`` of the block-paged tensors in ``held`` are written again, and all that is not block-paged.
 
-    ``seqs`` chooses sequences, in this order (all by default); ``metadata`` is added to what there is. Raises what
+    ``seqs`` chooses sequences, in this order (all by default); ``metadata`` takes the place of what it names, and what
+    there is keeps its order. Raises what
     reading tables and lengths raises, IncompatibleError where the tensors are not of one batch or for a number that is
     no sequence, InvalidFileError for a reserved key.
     """
-    chosen = None if seqs is None else list(seqs)
+    chosen = several(seqs, "seqs")
     plans: dict[str, _Planned] = {}
     first: Tables | None = None
     for tensor in kept:
@@ -105,13 +118,14 @@ def resaved(
                 rule="export.batch",
             )
         plans[str(tensor.name)] = _plan(tensor, tables, compact=compact, scrub=scrub, whole=chosen is None)
-    return Resaved(_metadata(held.metadata, metadata), list(_tensors(held, plans, first)))
+    return Resaved(_metadata(held.metadata, metadata), list(_tensors(held, plans, first)), tuple(plans))
 
 
 def _metadata(there: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
     """What the snapshot tells of itself, with what is given in place of it; who writes it is said anew."""
     own = {key: value for key, value in there.items() if key != "producer" and not key.startswith(_OURS)}
-    return identity_metadata({**own, **(given or {})}, "split-nhd", {})
+    told = identity_metadata({**own, **(given or {})}, "split-nhd", {})
+    return {key: told[key] for key in there if key in told} | told
 
 
 def _tensors(held: Tensors, plans: Mapping[str, _Planned], tables: Tables | None) -> Iterator[tuple[str, _Planned]]:

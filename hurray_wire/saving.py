@@ -32,7 +32,7 @@ def save_snapshot(
     token_slots: Any = None,
     left_padded: bool = False,
     layout: str = "split-nhd",
-    layout_form: str | None = None,
+    form: str | None = None,
     page_size: int | None = None,
     num_heads: int | None = None,
     head_dim: int | None = None,
@@ -63,12 +63,13 @@ def save_snapshot(
 ) -> None:
     """Write the paged KV cache of one batch as a snapshot.
 
-    ``layers`` is the cache as its engine holds it, in the named ``layout`` (``hurray_wire.adapters.names()``): for
-    the split layouts a sequence, or a mapping from layer index, of (K, V) pairs, each [num_pages, page_size,
-    num_heads, head_dim]. Arrays may be NumPy's or anything with ``__dlpack__`` or ``__array__``, of any strides and
-    byte order; they are borrowed and written by value. ``page_size``, ``num_heads``, ``head_dim`` are checked where
-    given; ``dtype`` says what raw bits are (an element type, its name, or a NumPy dtype). The layout "auto" is the one
-    that these arrays can have, given the sizes that are declared; several are an error that lists them.
+    ``layers`` is the cache as its engine holds it, in the named ``layout`` (``hurray_wire.adapters.names()``), of
+    which ``form`` is a variant: for the split layouts a sequence, or a mapping from layer index, of (K, V) pairs,
+    each [num_pages, page_size, num_heads, head_dim], with None for what a layer does not hold. Arrays may be NumPy's
+    or anything with ``__dlpack__`` or ``__array__``, of any strides and byte order; they are borrowed and written by
+    value. ``page_size``, ``num_heads``, ``head_dim`` are checked where given; ``dtype`` says what raw bits are (an
+    element type, its name, or a NumPy dtype). The layout "auto" is the one that these arrays can have, given the
+    sizes that are declared; several are an error that lists them.
 
     The pages of each sequence come as ``block_tables`` [num_seqs, max_blocks] padded with anything, or as
     ``block_table`` with ``seq_ptr`` (and ``last_page_len`` instead of lengths), or as ``token_slots``; ``seq_lens``
@@ -101,7 +102,7 @@ def save_snapshot(
         token_slots=token_slots,
         left_padded=left_padded,
         layout=layout,
-        layout_form=layout_form,
+        form=form,
         page_size=page_size,
         num_heads=num_heads,
         head_dim=head_dim,

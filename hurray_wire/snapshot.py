@@ -3,30 +3,34 @@
 A snapshot is a file of block-paged tensors, one per layer and role, found by their descriptors; the lengths of the
 sequences, in a tensor ``seq_lens``; and who wrote it for which model, in the metadata. ``save_snapshot`` makes one
 from arrays as an engine holds them (``saving.py``), :func:`load_snapshot` gives it back, and ``Snapshot.export`` hands
-it to an engine again (``export.py``), or ``Snapshot.save`` to another file (``resaving.py``). The bytes are left to
-``store/``.
+it to an engine again (``export.py``), ``Snapshot.save`` to another file and ``Snapshot.send`` to a stream
+(``resaving.py``). The bytes are left to ``store/``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, SupportsIndex
+from typing import Any, Protocol, Self, SupportsIndex, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import IncompatibleError, InvalidFileError
-from .export import Exported, count_pages, export_merged
+from .export import count_pages, export_merged
+from .export_pages import chosen_layers, several
 from .export_parts import Alone
+from .exported import Exported
+from .framing import send_group
 from .identity import SNAPSHOT_KEY, SNAPSHOT_VERSION
 from .limits import Limits
 from .paged_tensor import PagedTensor
 from .preparing import tensor_name
-from .resaving import resaved
+from .resaving import Resaved, resaved
 from .saving import write_file
 from .store import reader
+from .store.channels import check_writable
 from .store.reader import Report
 from .tensors import Tensor
 from .wire.container import MIN_ALIGNMENT
@@ -65,7 +69,9 @@ class Holder(Protocol):
     def __contains__(self, name: object, /) -> bool: ...
     def __len__(self) -> int: ...
     def recorded_seq_lens(self) -> NDArray[Any] | None: ...
-    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report: ...
+    def verify(
+        self, *, progress: Callable[[int, int], None] | None = None, only: Collection[str] | None = None
+    ) -> Report: ...
     def close(self) -> None: ...
 
 
@@ -133,7 +139,7 @@ class Snapshot:
         try:
             return self._layers[layer]
         except KeyError:
-            raise KeyError(f"layer {layer} is not in the snapshot, which has {_listed(self.layers)}") from None
+            raise KeyError(f"layer {layer!r} is not in the snapshot, which has {_listed(self.layers)}") from None
 
     def __contains__(self, layer: object) -> bool:
         return layer in self._layers
@@ -158,7 +164,7 @@ class Snapshot:
         ``PagedTensor.gather``. KeyError for a layer that is not there.
         """
         result: dict[str, NDArray[Any]] = {}
-        seqs = None if seqs is None else list(seqs)
+        seqs = several(seqs, "seqs")
         for role, tensor in self[layer].tensors.items():
             gathered = tensor.gather(seqs, max_len, fill=fill, dequantize=dequantize)
             result[OUTPUT_NAMES[role]] = gathered.values
@@ -242,6 +248,7 @@ class Snapshot:
         seqs: Iterable[SupportsIndex] | None = None,
         compact: bool = True,
         scrub: bool = True,
+        verify: bool = True,
         zstd: bool | int | None = None,
         planes: bool = False,
         alignment: int = MIN_ALIGNMENT,
@@ -252,24 +259,20 @@ class Snapshot:
     ) -> None:
         """Write the snapshot again, to a file: one that came over a stream, compressed otherwise, or a part of it.
 
-        ``layers`` and ``seqs`` choose some, sequences in this order. Tensors keep their names, types, quantization and
-        scales, and the metadata stays, with ``metadata`` in place of what it names. Of the pools only pages of these
-        sequences are written (``compact``), and slots past the lengths are zeroed (``scrub``), as by ``save_snapshot``,
-        whose other arguments these are too. Tensors that are not block-paged are written as they are. The target may be
-        the file that is read.
+        ``layers`` chooses some, each once, and ``seqs`` sequences, in this order. Tensors keep their names, types,
+        quantization and scales, and the metadata stays, in its order, with ``metadata`` in place of what it names. Of
+        the pools only pages of these sequences are written (``compact``), and slots past the lengths are zeroed
+        (``scrub``), as by ``save_snapshot``, whose other arguments these are too. Tensors that are not block-paged are
+        written as they are. The target may be the file that is read. Since the new file has checksums of its own, what
+        it is made of is checked against those of the old one first, unless ``verify=False``; that reads it once more.
 
         Raises what reading tables and lengths raises, KeyError for a layer and IncompatibleError for a sequence that is
-        not there, and what ``hw.create`` raises, all before anything is written; the file appears whole or not at all.
+        not there, or a layer that is named twice, what ``File.verify`` and what ``hw.create`` raise, all before
+        anything is written; the file appears whole or not at all.
         """
-        chosen = self.layers if layers is None else list(layers)
-        plan = resaved(
-            self._file,
-            [tensor for layer in dict.fromkeys(chosen) for tensor in self[layer].tensors.values()],
-            seqs=seqs,
-            compact=compact,
-            scrub=scrub,
-            metadata=metadata,
-        )
+        plan = self._again(layers, seqs=seqs, compact=compact, scrub=scrub, metadata=metadata)
+        if verify:
+            self._file.verify(only={name for name, _ in plan.tensors if name in self._file})
         write_file(
             target,
             plan.tensors,
@@ -281,6 +284,39 @@ class Snapshot:
             durable=durable,
             metadata=plan.metadata,
         )
+
+    def send(
+        self,
+        writable: Any,
+        *,
+        layers: Iterable[int | None] | None = None,
+        seqs: Iterable[SupportsIndex] | None = None,
+        compact: bool = True,
+        scrub: bool = True,
+        cross_machine: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send the snapshot over a stream (a pipe, a socket, any writable binary object) to ``hw.receive_snapshot``.
+
+        The arguments are those of :meth:`save`, and what is sent is what that writes, as a group: the metadata, the
+        lengths, the layers in the order asked for. Pools of mapped files and of memory go out without a copy wherever
+        pages that follow one another are whole; those of compressed and remote files are read page by page.
+        ``cross_machine`` refuses buffers that are not producer-synced, see ``hw.receive_snapshot``.
+
+        Raises what :meth:`save` raises before it writes, StreamError for a tensor that a group or a stream cannot
+        carry (a composite, an unknown layout), LimitError for more than a receiver takes and TypeError for what takes
+        no bytes, all before the first byte. What only reading a damaged file can tell comes while it is sent, and the
+        receiver then finds the group without its tail. Specification: spec/stream.md; spec/snapshot.md, "On a stream".
+        """
+        check_writable(writable, "Snapshot.send", "Snapshot.save writes a file")
+        plan = self._again(layers, seqs=seqs, compact=compact, scrub=scrub, metadata=metadata)
+        send_group(writable, plan.metadata, plan.in_group_order(), cross_machine=cross_machine)
+
+    def _again(self, layers: Iterable[int | None] | None, **choices: Any) -> Resaved:
+        """How these layers are written again."""
+        indices = chosen_layers(layers)
+        chosen = self.layers if indices is None else indices
+        return resaved(self._file, [tensor for layer in chosen for tensor in self[layer].tensors.values()], **choices)
 
     def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
         """Read everything and check all that can be; see ``File.verify``."""
@@ -333,7 +369,7 @@ def open_file(
 open_file.__doc__ = reader.open_as.__doc__
 
 
-def load_snapshot(target: Any, **options: Any) -> Snapshot:
+def load_snapshot(target: Any, **options: Unpack[reader.OpenOptions]) -> Snapshot:
     """The snapshot in a file, as a context manager; ``options`` are those of ``hw.open``. Nothing of the pools is read.
 
     Raises what ``hw.open`` raises, InvalidFileError where two tensors claim one layer and role, and IncompatibleError

@@ -74,18 +74,7 @@ def _spread(arrays: Any) -> Any:
 def resaved(exported: hw.Exported, **options: Any) -> bytes:
     """An export, saved again as what it says it is."""
     out = io.BytesIO()
-    hw.save_snapshot(
-        out,
-        exported.arrays,
-        layout=exported.layout,
-        layout_form=exported.form,
-        layer_indices=exported.layers,
-        page_size=exported.page_size,
-        block_tables=exported.block_tables,
-        seq_lens=exported.seq_lens,
-        scales=exported.scales or None,
-        **options,
-    )
+    hw.save_snapshot(out, exported.arrays, **{**exported.batch, **options})
     return out.getvalue()
 
 

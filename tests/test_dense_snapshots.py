@@ -124,9 +124,11 @@ def test_a_batch_comes_back_as_a_batch() -> None:
 
 
 def test_what_has_no_pages_has_no_tables() -> None:
-    for options in ({"block_tables": [[0]]}, {"token_slots": [[0]]}, {"layout_form": "batch"}):
-        with pytest.raises(TypeError, match="no block tables, and its arrays tell their form"):
-            dense([(batch(1), None)], **options)
+    for name in ("block_tables", "token_slots"):
+        with pytest.raises(TypeError, match=f"a dense-thd cache has no block tables, so {name}= means nothing"):
+            dense([(batch(1), None)], **{name: [[0]]})
+    with pytest.raises(TypeError, match="form= is not for dense-thd: its arrays tell their form"):
+        dense([(batch(1), None)], form="batch")
     with pytest.raises(TypeError, match="left_padded= is about a batch without pages, not split-nhd"):
         hw.save_snapshot(io.BytesIO(), [], block_tables=[[0]], seq_lens=[1], left_padded=True)
     with pytest.raises(hw.IncompatibleError, match="pass seq_lens="):

@@ -35,7 +35,7 @@ import hurray_wire as hw
 @pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
 def test_a_cache_goes_from_any_layout_into_any_other_bit_for_bit(layout, form, into, strided) -> None:
     cache = cache_in(layout, form, strided=strided)
-    there = saved(cache, layout=layout, layout_form=form, page_size=PAGE, num_heads=HEADS, head_dim=DIM)
+    there = saved(cache, layout=layout, form=form, page_size=PAGE, num_heads=HEADS, head_dim=DIM)
     exported = hw.load_snapshot(there).export(layout=into)
     back = hw.load_snapshot(resaved(exported, num_heads=HEADS, head_dim=DIM))
     assert back.seq_lens.tolist() == LENS
@@ -142,7 +142,7 @@ def test_pages_are_joined_for_a_cache_without_pages(form) -> None:
 def test_latent_rows_keep_their_bits_in_every_form(form, into) -> None:
     rows = numbered(7, PAGE, 9)
     arrays = {"blocks": rows, "hnd": rows[:, np.newaxis], "slots": rows.reshape(28, 1, 9)}
-    there = saved([arrays[form]], layout="mla", layout_form=form, page_size=PAGE)
+    there = saved([arrays[form]], layout="mla", form=form, page_size=PAGE)
     exported = hw.load_snapshot(there).export(layout="mla", form=into)
     shapes = {"blocks": (5, PAGE, 9), "hnd": (5, 1, PAGE, 9), "slots": (20, 1, 9)}
     assert exported.arrays[0].shape == shapes[into]

@@ -22,7 +22,8 @@ STAGES: tuple[tuple[str, ...], ...] = (
     ("store",),
     (
         "selection", "quantizing", "token_pages", "identity", "companions", "element_names", "preparing", "resaving",
-        "saving", "snapshot", "transfer", "export_pages", "export_parts", "export", "diff", "annotate",
+        "saving", "snapshot", "framing", "received", "transfer", "export_pages", "export_parts", "exported", "export",
+        "diff", "annotate",
     ),
     ("jax", "torch"),
     ("cli", "__init__"),

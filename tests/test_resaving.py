@@ -303,3 +303,60 @@ def test_tensors_of_different_batches_are_not_written_together():
     with hw.load_snapshot(again(out.getvalue(), layers=[1])) as snapshot:
         assert snapshot[1].key.ragged().tobytes() == b"cd"
         assert snapshot.file.names == ("seq_lens", "k1")
+
+
+def test_metadata_keep_their_order_and_so_the_bytes():
+    told = {"z": 1, "model.id": "m", "a": [1, 2], "tp.size": 2, "tp.rank": 1, "source.layout": "nhd"}
+    assert again(saved(metadata=told)) == saved(metadata=told)
+    assert again(saved(model_id="m", tp_rank=1, tp_size=2)) == saved(model_id="m", tp_rank=1, tp_size=2)
+    with hw.load_snapshot(again(saved(metadata=told), metadata={"new": 0, "z": 2})) as snapshot:
+        own = [key for key in snapshot.metadata if not key.startswith("hurray_wire.")]
+    assert own == ["producer", "source.layout", "z", "model.id", "a", "tp.size", "tp.rank", "new"]
+
+
+@pytest.mark.parametrize("layers", [[0, 0], [3, 0, np.int64(3)]], ids=repr)
+def test_a_layer_named_twice_is_refused(layers):
+    with hw.load_snapshot(saved()) as snapshot:
+        calls = [
+            lambda: snapshot.save(io.BytesIO(), layers=layers),
+            lambda: snapshot.send(io.BytesIO(), layers=layers),
+            lambda: snapshot.export(layers=layers),
+            lambda: snapshot.count_pages(layers=layers),
+            lambda: hw.export_merged([snapshot], layers=layers),
+        ]
+        for call in calls:
+            with pytest.raises(hw.IncompatibleError, match=f"layer {layers[0]} twice") as caught:
+                call()
+            assert caught.value.rule == "adapter.layer-index"
+
+
+def test_a_layer_without_an_index_is_named_once_too():
+    layout = hw.BlockPagedLayout(1, 1, 0, 1)
+    out = io.BytesIO()
+    with hw.create(out) as writer:
+        descriptor = hw.TensorDescriptor.build(hw.uint8, (1, 1, 1), layout, (1, 4, 8))
+        writer.add("k", descriptor, [b"a", bytes(4), struct.pack("<2I", 0, 1)])
+    with hw.load_snapshot(out.getvalue()) as snapshot:
+        assert hw.load_snapshot(again(out.getvalue(), layers=[None])).layers == (None,)
+        with pytest.raises(hw.IncompatibleError, match="the layer without index twice"):
+            snapshot.save(io.BytesIO(), layers=[None, None])
+
+
+def test_what_is_damaged_gets_no_fresh_checksums(tmp_path):
+    data = bytearray(saved())
+    with hw.open(bytes(data)) as file:
+        pool = file["layers.3.key"].page_pool
+        start = bytes(data).index(pool[0, 0, 0].tobytes())
+    data[start] ^= 1
+    target = tmp_path / "again.hrry"
+    with hw.load_snapshot(bytes(data)) as snapshot:
+        for layers in (None, [3], [0, 3]):
+            with pytest.raises(hw.ChecksumError, match=r"'layers\.3\.key'"):
+                snapshot.save(target, layers=layers)
+        assert not target.exists()
+        snapshot.save(target, layers=[0])  # nothing of which is damaged
+        hw.open(target).verify()
+        snapshot.save(target, verify=False)
+    with hw.open(target) as file:
+        file.verify()  # its checksums are those of what it holds
+        assert file["layers.3.key"].page_pool.tobytes() != pool.tobytes()

@@ -178,3 +178,31 @@ def test_metadata_that_nobody_would_receive_are_not_sent():
         )
     assert caught.value.rule == "limit.metadata-entries"
     assert out.getvalue() == b""
+
+
+@pytest.mark.parametrize("given", [None, io.StringIO("x")], ids=["nothing", "text"])
+def test_what_is_neither_read_nor_written_as_bytes_is_named_by_the_call(given):
+    with hw.receive_snapshot(io.BytesIO(sent())) as snapshot:
+        calls = {
+            "receive_snapshot": lambda: hw.receive_snapshot(given),
+            "receive_snapshots": lambda: hw.receive_snapshots(given),
+            "send_snapshot": lambda: hw.send_snapshot(given, [(KEYS, VALUES)], block_tables=TABLES, seq_lens=LENS),
+            r"Snapshot\.send": lambda: snapshot.send(given),
+        }
+        for name, call in calls.items():
+            with pytest.raises(TypeError, match=f"^{name} takes a binary file, .* not a {type(given).__name__}"):
+                call()
+
+
+def test_an_empty_stream_says_that_nothing_came():
+    with pytest.raises(hw.StreamError, match="nothing came") as caught:
+        hw.receive_snapshot(io.BytesIO())
+    assert caught.value.rule == "stream.empty"
+
+
+def test_lengths_that_cannot_be_are_refused_before_anything_is_read():
+    stream = io.BytesIO(sent())
+    with pytest.raises(hw.IncompatibleError) as caught:
+        hw.receive_snapshot(stream, seq_lens=[0.5])
+    assert caught.value.rule == "snapshot.seq-lens-type"
+    assert stream.tell() == 0

@@ -39,7 +39,7 @@ class Nowhere(io.RawIOBase):
 
 
 def rows() -> list[Row]:
-    """Every layout of a pool of keys and one of values, 64 MiB each: saved, and restored into pages all over the pools."""
+    """Every layout of keys and values, 64 MiB each: saved, and restored into pages all over the pools."""
     spec = PoolSpec(HEADS, DIM, np.dtype(ml_dtypes.bfloat16))
     order = np.random.default_rng(0).permutation(PAGES)
     # memory that was never written is one page of zeros, read from the cache: everything is written once

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..store.sink import Sink, open_sink
-from .console import CliError
+from .console import CliError, blamed
 from .folders import clear_abandoned, working_folder
 from .formats import DTYPES, SAFETENSORS_TYPES, as_bits
 
@@ -75,14 +75,15 @@ def write_arrays(
     names = [array.name for array in arrays]
     _check_distinct(names)
     made = _made(arrays, progress)
-    if target.endswith(".safetensors") and not Path(target).is_dir():
-        _write_safetensors(target, arrays, made, metadata)
-        return
-    _check_file_names(names)
-    if target.endswith(".npz") and not Path(target).is_dir():
-        _write_npz(target, made)
-    else:
-        _write_folder(target, made)
+    with blamed(target):
+        if target.endswith(".safetensors") and not Path(target).is_dir():
+            _write_safetensors(target, arrays, made, metadata)
+            return
+        _check_file_names(names)
+        if target.endswith(".npz") and not Path(target).is_dir():
+            _write_npz(target, made)
+        else:
+            _write_folder(target, made)
 
 
 def _made(arrays: Sequence[OutArray], progress: Progress | None) -> Iterator[tuple[str, NDArray[Any]]]:

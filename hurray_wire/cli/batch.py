@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +23,15 @@ from .choices import Ranges, chosen
 from .console import CliError
 from .dump import Dump
 from .formats import ELEMENT_TYPES
-from .naming import find_cache, find_tables, only_layers
+from .naming import CacheArrays, find_cache, find_tables, has_cache, has_tables, only_layers
 
-__all__ = ["DENSE", "Batch", "read_batch"]
+__all__ = ["AUTO", "DENSE", "Batch", "read_batch"]
 
+AUTO = "auto"
 DENSE = adapters.dense.name
 
 _SEQ_LENS = "seq_lens"
+_DENSE_NAMES = adapters.PoolAdapter(DENSE, adapters.dense.forms)  # called like any that keep keys and values apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Batch:
     """The arrays of the wanted layers and sequences, as ``save_snapshot`` takes them.
 
     ``layers`` are by index and role, ``arguments`` what else belongs to them, ``seq_lens`` the tokens of each sequence,
-    ``num_pages`` the pages in a pool (None where there are none yet), ``used`` the names of all arrays of the cache.
+    ``num_pages`` the pages in a pool (None where there are none yet), ``used`` the names of all arrays of the cache,
+    ``layout`` what the dump has.
     """
 
     layers: dict[int | None, dict[str, Any]]
@@ -44,6 +48,7 @@ class Batch:
     seq_lens: NDArray[np.int64]
     num_pages: int | None
     used: set[str]
+    layout: str
 
 
 def read_batch(arrays: Dump, layers: Ranges | None, seqs: Ranges | None, options: Mapping[str, Any]) -> Batch:
@@ -54,20 +59,57 @@ def read_batch(arrays: Dump, layers: Ranges | None, seqs: Ranges | None, options
         "value_head_dim": options["value_head_dim"],
         "dtype": None if options["dtype"] is None else ELEMENT_TYPES[options["dtype"]],
     }
-    read = _read_dense if options["layout"] == DENSE else _read_paged
-    batch = read(arrays, layers, seqs, options, declared)
+    page_size = options["page_size"] or _told_page_size(arrays)
+    if options["layout"] == AUTO:
+        layout, found = _detected(arrays, layers, page_size, declared)
+    else:
+        layout = options["layout"]
+        found = find_cache(arrays, _DENSE_NAMES if layout == DENSE else adapters.get(layout), layers)
+    if layout == DENSE:
+        batch = _read_dense(arrays, found, seqs, options, declared)
+    else:
+        batch = _read_paged(arrays, found, adapters.get(layout), layers, seqs, options["form"], page_size, declared)
     _check_roles(arrays, batch.layers)
     return batch
 
 
+def _detected(
+    arrays: Dump, layers: Ranges | None, page_size: int | None, declared: dict[str, Any]
+) -> tuple[str, CacheArrays]:
+    """The one layout whose names and shapes the arrays have, and the arrays of the cache."""
+    named = [*map(adapters.get, adapters.names()), *([] if has_tables(arrays) or page_size else [_DENSE_NAMES])]
+    caches: dict[tuple[bool, ...], CacheArrays] = {}
+    candidates = {}
+    for adapter in named:
+        if not has_cache(arrays, adapter):
+            continue
+        kind = (adapter.one_array, adapter.joined, adapter.roles == ("fused",))  # the same arrays, in the same nesting
+        if kind not in caches:
+            caches[kind] = find_cache(arrays, adapter, layers)
+        if adapter.name in adapters.detect_layout(caches[kind].layers, page_size=page_size, **declared):
+            candidates[adapter.name] = caches[kind]
+    if len(candidates) == 1:
+        return candidates.popitem()
+    if candidates:
+        raise CliError(f"{arrays.path}: the arrays could be {', '.join(candidates)}; name one with --layout")
+    for found in caches.values():
+        with suppress(hw.IncompatibleError):
+            adapters.resolve_name(found.layers, page_size=page_size, **declared)  # has a word for opaque records
+    raise CliError(f"{arrays.path}: the arrays have the names and shapes of no layout; --help tells their names")
+
+
 def _read_paged(
-    arrays: Dump, layers: Ranges | None, seqs: Ranges | None, options: Mapping[str, Any], declared: dict[str, Any]
+    arrays: Dump,
+    found: CacheArrays,
+    adapter: adapters.PoolAdapter,
+    layers: Ranges | None,
+    seqs: Ranges | None,
+    form: str | None,
+    page_size: int | None,
+    declared: dict[str, Any],
 ) -> Batch:
-    adapter = adapters.get(options["layout"])
-    found = find_cache(arrays, adapter, layers)
-    page_size = options["page_size"] or _told_page_size(arrays)
     try:
-        pools = adapter.views(found.layers, page_size=page_size, form=options["form"], **declared)
+        pools = adapter.views(found.layers, page_size=page_size, form=form, **declared)
     except hw.IncompatibleError as error:
         if error.rule != "adapter.ambiguous":
             raise
@@ -93,14 +135,13 @@ def _read_paged(
         tables.seq_lens,
         num_pages,
         found.used | set(given),
+        adapter.name,
     )
 
 
 def _read_dense(
-    arrays: Dump, layers: Ranges | None, seqs: Ranges | None, options: Mapping[str, Any], declared: dict[str, Any]
+    arrays: Dump, found: CacheArrays, seqs: Ranges | None, options: Mapping[str, Any], declared: dict[str, Any]
 ) -> Batch:
-    # its arrays are called like those of any layout that keeps keys and values apart
-    found = find_cache(arrays, adapters.PoolAdapter(DENSE, adapters.dense.forms), layers)
     if _SEQ_LENS not in arrays:
         raise CliError(f"{arrays.path}: there is no array {_SEQ_LENS!r}, the tokens of each sequence")
     cache = adapters.dense.views(
@@ -122,6 +163,7 @@ def _read_dense(
         lengths[wanted],
         None,
         found.used | {_SEQ_LENS},
+        DENSE,
     )
 
 

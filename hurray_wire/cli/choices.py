@@ -12,7 +12,7 @@ import click
 
 from .console import CliError
 
-__all__ = ["INTEGER_KEYS", "Ranges", "chosen", "listed", "metadata_values", "ranges"]
+__all__ = ["INTEGER_KEYS", "Ranges", "chosen", "lengths", "listed", "metadata_values", "ranges"]
 
 Ranges = tuple[range, ...]
 
@@ -58,6 +58,16 @@ def metadata_values(context: click.Context, option: click.Parameter, values: Seq
         else:
             found[key] = value
     return found
+
+
+def lengths(context: click.Context, option: click.Parameter, value: str | None) -> list[int] | None:
+    """``48,0,32``: the tokens of each sequence; nothing at all for an empty batch."""
+    if value is None:
+        return None
+    try:
+        return [int(number) for number in value.split(",")] if value else []
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not numbers with commas between them", context, option) from error
 
 
 def chosen(wanted: Ranges, there: Collection[int], what: str) -> list[int]:

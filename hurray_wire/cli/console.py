@@ -12,6 +12,7 @@ import errno
 import io
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -31,8 +32,10 @@ from .standard import standard_streams
 
 __all__ = [
     "BAD_DATA",
+    "STANDARD_OUTPUT",
     "UNEXPECTED",
     "CliError",
+    "blamed",
     "counted",
     "is_standard_output",
     "note",
@@ -47,6 +50,8 @@ __all__ = [
     "usage_error",
 ]
 
+STANDARD_OUTPUT = "standard output"
+
 BAD_DATA = 1
 USAGE = 2
 UNEXPECTED = 3
@@ -55,6 +60,8 @@ _SIGNALLED = 128
 _ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PATIENCE = 0.5  # seconds of work before a progress bar appears
 _LEAST_WIDTH = 80  # rich would leave columns out on a narrower terminal; its own wrapping is better than that
+# names that nobody has given: of outputs that are not whole yet
+_UNASKED = re.compile(r"(^|/)\.[^/]*\.[0-9a-f]{12}\.tmp(/|$)|^/proc/self/fd/")
 _UNBOUNDED = 1 << 20  # columns of an output that is not a terminal: a name is never cut
 
 
@@ -85,7 +92,8 @@ def run(command: click.Command, name: str, argv: Sequence[str] | None) -> int:
     with standard_streams(), _patient_text(sys.stdout), _patient_text(sys.stderr), _signals():
         try:
             code = _invoke(command, name, arguments)
-            sys.stdout.flush()
+            with blamed(STANDARD_OUTPUT):
+                sys.stdout.flush()
             return code
         except KeyboardInterrupt:
             return _SIGNALLED + signal.SIGINT
@@ -100,9 +108,26 @@ def run(command: click.Command, name: str, argv: Sequence[str] | None) -> int:
             return BAD_DATA
 
 
+@contextmanager
+def blamed(target: str) -> Iterator[None]:
+    """What the system refuses without a name, or by one that nobody has given, is about ``target``, as people know it.
+
+    So says a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        name = error.filename
+        if (name is None and error.errno is not None and error.strerror == os.strerror(error.errno)) or (
+            isinstance(name, str | bytes) and _UNASKED.search(os.fsdecode(name))
+        ):
+            error.filename = target
+        raise
+
+
 def say(line: str) -> None:
     """A line of the answer, on standard output."""
-    sys.stdout.write(f"{printable(line)}\n")
+    _answer(f"{printable(line)}\n")
 
 
 def note(name: str, message: str) -> None:
@@ -125,12 +150,12 @@ def print_table(table: Table) -> None:
     console = _plain_console(sys.stdout)
     with console.capture() as captured:  # by itself, rich would end the process where a pipe is closed
         console.print(table)
-    sys.stdout.write(captured.get())
+    _answer(captured.get())
 
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output; characters beyond ASCII are escaped, so any terminal takes it."""
-    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    _answer(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def counted(number: int, noun: str) -> str:
@@ -190,6 +215,11 @@ def refuse_terminal(target: str) -> None:
             return  # nothing is there yet, or writing will say what is wrong
     if is_terminal:
         usage_error("the output is a terminal; name a file, or pipe it into something")
+
+
+def _answer(text: str) -> None:
+    with blamed(STANDARD_OUTPUT):
+        sys.stdout.write(text)
 
 
 def _plain_console(stream: TextIO) -> Console:

@@ -9,6 +9,7 @@ as well; an .npz file is read array by array.
 from __future__ import annotations
 
 import json
+import tempfile
 import tokenize
 import warnings
 import zipfile
@@ -24,13 +25,12 @@ from safetensors import SafetensorError, safe_open
 
 from .console import CliError
 from .formats import DTYPES, ELEMENT_TYPES, SAFETENSORS_TYPES
+from .inputs import ZIP_MAGICS, Input
+from .spooling import copy_bounded
 
-__all__ = ["HEAD_BYTES", "Dump", "check_head", "open_dump"]
+__all__ = ["Dump", "open_dump"]
 
-_ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")  # the second begins an archive with nothing in it
-_HURRAY_MAGIC = b"HRRY"
 _HEADER_MOST = 100_000_000  # the safetensors package's own bound on the length of a header
-HEAD_BYTES = 9  # that length, with which such a file begins, and the brace that begins the header
 
 # Whatever NumPy and zipfile raise on a damaged file; both promise no class of their own. NumPy takes the header of a
 # .npy file for Python, so that all kinds of errors of syntax are among them.
@@ -89,27 +89,39 @@ class Dump(Mapping[str, NDArray[Any]]):
 
 
 @contextmanager
-def open_dump(path: str, *, said: str) -> Iterator[Dump]:
-    """Open a dump, which errors call ``said``. Mapped arrays stay valid afterwards, even if the file is replaced."""
-    if Path(path).is_dir():
-        yield _open_folder(Path(path))
+def open_dump(source: Input) -> Iterator[Dump]:
+    """Open a dump. Mapped arrays stay valid afterwards, even if the file is replaced.
+
+    What comes through a pipe goes to a temporary file, since arrays are read in any order.
+    """
+    if not source.head:
+        yield _open_folder(Path(source.file))
         return
-    with Path(path).open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    check_head(head, said)
-    if head.startswith(_ZIP_MAGICS):
-        with _open_npz(path, said) as dump:
-            yield dump
-    else:
-        yield _open_safetensors(path, said)
+    _check_head(source.head, source.said)
+    with _regular(source) as path:
+        if source.head.startswith(ZIP_MAGICS):
+            with _open_npz(path, source.said) as dump:
+                yield dump
+        else:
+            yield _open_safetensors(path, source.said)
 
 
-def check_head(head: bytes, said: str) -> None:
+@contextmanager
+def _regular(source: Input) -> Iterator[str]:
+    """The path of a regular file with these bytes."""
+    if source.pipe is None:
+        yield source.file
+        return
+    with tempfile.NamedTemporaryFile(prefix="hurray-pack-") as file:
+        copy_bounded(source.head, source.pipe, file, source.said)
+        file.flush()
+        yield file.name
+
+
+def _check_head(head: bytes, said: str) -> None:
     """Refuse what starts with these bytes if it can be no dump: the rest of it need not be read."""
-    if head.startswith(_HURRAY_MAGIC):
-        raise CliError(f"{said}: this is a Hurray file already; hurray-unpack reads it")
     header = int.from_bytes(head[:8], "little")
-    if not head.startswith(_ZIP_MAGICS) and (header > _HEADER_MOST or head[8:] not in (b"", b"{")):
+    if not head.startswith(ZIP_MAGICS) and (header > _HEADER_MOST or head[8:] not in (b"", b"{")):
         raise CliError(
             f"{said}: not a .safetensors file, an .npz file or a folder of .npy files: it starts with {head.hex(' ')}"
         )

@@ -25,7 +25,7 @@ from .choices import Ranges, chosen
 from .console import CliError
 from .dump import Dump
 
-__all__ = ["CacheArrays", "array_name", "find_cache", "find_tables", "only_layers"]
+__all__ = ["CacheArrays", "array_name", "find_cache", "find_tables", "has_cache", "has_tables", "only_layers"]
 
 TABLE_FORMS = (
     ("block_tables", "seq_lens"),
@@ -57,6 +57,18 @@ def array_name(adapter: PoolAdapter, index: int | None, role: str) -> str:
     if adapter.joined:
         return "kv" if index is None else f"layers.{index}"
     return tensor_name(index, role)
+
+
+def has_cache(dump: Dump, adapter: PoolAdapter) -> bool:
+    """Whether the dump has arrays with names of this layout."""
+    if adapter.one_array:
+        return ALL_LAYERS in dump
+    return any(_is_of(name, adapter) for name in dump)
+
+
+def has_tables(dump: Dump) -> bool:
+    """Whether the dump has arrays that say which pages belong to whom, of whichever form."""
+    return any(name in dump for form in TABLE_FORMS for name in form[:-1])
 
 
 def find_cache(dump: Dump, adapter: PoolAdapter, wanted: Ranges | None) -> CacheArrays:
@@ -98,10 +110,7 @@ def only_layers(pools: list[LayerPools], wanted: Ranges | None) -> list[LayerPoo
 
 
 def _find_layers(dump: Dump, adapter: PoolAdapter, wanted: Ranges | None) -> CacheArrays:
-    pattern = _JOINED if adapter.joined else _ONE_ROLE
-    matches = {name: match for name in dump if (match := pattern.fullmatch(name))}
-    if not adapter.joined:
-        matches = {name: match for name, match in matches.items() if match["role"] in adapter.roles}
+    matches = {name: match for name in dump if (match := _is_of(name, adapter))}
     used = set(matches)
     if wanted is not None:
         there = {index for match in matches.values() if (index := _index(match)) is not None}
@@ -114,6 +123,12 @@ def _find_layers(dump: Dump, adapter: PoolAdapter, wanted: Ranges | None) -> Cac
         else:
             layers.setdefault(_index(match), {})[match["role"]] = dump[name]
     return CacheArrays(layers, used=used)
+
+
+def _is_of(name: str, adapter: PoolAdapter) -> re.Match[str] | None:
+    """The parts of the name of an array with a layer, or a role of one, in this layout."""
+    match = (_JOINED if adapter.joined else _ONE_ROLE).fullmatch(name)
+    return match if match is not None and (adapter.joined or match["role"] in adapter.roles) else None
 
 
 def _index(match: re.Match[str]) -> int | None:

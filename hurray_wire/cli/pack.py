@@ -1,42 +1,28 @@
-"""``hurray-pack``: a dump of arrays becomes a snapshot, in a file or on a stream."""
+"""``hurray-pack``: a dump of arrays becomes a snapshot, in a file or on a stream; or a snapshot is written again."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 import hurray_wire as hw
 
 from .. import adapters
 from ..store.compressed_sink import level_of
-from .batch import DENSE, Batch, read_batch
-from .choices import INTEGER_KEYS, Ranges, listed, metadata_values, ranges
-from .console import (
-    CliError,
-    counted,
-    is_standard_output,
-    note,
-    print_json,
-    progress_bar,
-    readable_size,
-    refuse_terminal,
-    run,
-    say,
-    usage_error,
-)
-from .dump import HEAD_BYTES, check_head, open_dump
+from .again import pack_again
+from .batch import AUTO, DENSE, Batch, read_batch
+from .choices import INTEGER_KEYS, Ranges, lengths, metadata_values, ranges
+from .console import STANDARD_OUTPUT, blamed, note, progress_bar, refuse_terminal, run, usage_error
+from .dump import open_dump
 from .formats import ELEMENT_TYPES
-from .spooling import copy_bounded, read_head
+from .inputs import Input, given, is_same_file
+from .summary import Packed, report
 
 __all__ = ["main"]
 
@@ -44,6 +30,20 @@ NAME = "hurray-pack"
 
 _NAMES_SHOWN = 8
 _DEFAULT_LEVEL = "default"
+_ARRAY_SUFFIXES = (".safetensors", ".npz", ".npy")
+_ARRAY_OPTIONS = (
+    "layout",
+    "form",
+    "left_padded",
+    "page_size",
+    "num_heads",
+    "head_dim",
+    "value_head_dim",
+    "dtype",
+    "deduplicate",
+    "index_type",
+    "quantize",
+)
 _ALIGNMENTS = [str(1 << bits) for bits in range(12, 22)]
 
 _EPILOG = """\b
@@ -101,10 +101,10 @@ def _level(context: click.Context, option: click.Parameter, value: str | None) -
 @click.option("-o", "--output", required=True, metavar="OUT", help="The file to write, or - for a stream.")
 @click.option(
     "--layout",
-    type=click.Choice([*adapters.names(), DENSE]),
+    type=click.Choice([*adapters.names(), DENSE, AUTO]),
     default="split-nhd",
     show_default=True,
-    help="Order of the axes.",
+    help="Order of the axes; auto is the one that the shapes allow, if it is one.",
 )
 @click.option("--form", help="Variant of the layout, where it has several.")
 @click.option("--left-padded", is_flag=True, help="The padding of a dense-thd cache comes first.")
@@ -139,6 +139,9 @@ def _level(context: click.Context, option: click.Parameter, value: str | None) -
 @click.option(
     "--meta", multiple=True, callback=metadata_values, metavar="KEY=VALUE", help="More metadata; may be repeated."
 )
+@click.option(
+    "--seq-lens", callback=lengths, metavar="48,0,32", help="Lengths, for a Hurray file that does not record them."
+)
 @click.option("--json", "as_json", is_flag=True, help="Say what was written as JSON.")
 @click.option("--quiet", is_flag=True, help="Say nothing but errors.")
 @click.version_option(hw.__version__, message="%(prog)s %(version)s")
@@ -150,37 +153,88 @@ def pack(
     DUMP is a .safetensors file, an .npz file, a folder of .npy files, or - for one of these files (of at most
     64 GiB) on standard input.
     Only the pages of the sequences are written, and slots that hold no token become zeros.
+
+    DUMP may also be a snapshot: a Hurray file, plain or compressed, a URL of one, or a stream. It is written again, by
+    the options that are not about arrays, verified first; OUT may be that file.
     """
-    if not output:
-        usage_error("the output has no name; name a file, or - for a stream")
-    refuse_terminal(output)
+    _check_output(output)
     for option, key in (("model_id", "model.id"), ("model_revision", "model.revision")):
         if options[option] is not None and key in meta:
             usage_error(f"{key} is given twice, by --{option.replace('_', '-')} and by --meta")
     if options["zstd"] is None and output.endswith(".zst"):
         options["zstd"] = True
     if output == "-" and options["zstd"] is not None:
-        usage_error("a stream is not compressed; pipe it through zstd")
+        usage_error("a stream is not compressed; pipe it through zstd, and through zstd -d at the other end")
     if options["planes"] and options["zstd"] is None:
         usage_error("--planes is a way to compress: add --zstd")
+    with given(dump) as source:
+        write = _pack_again if source.is_hurray else _pack_dump
+        packed = write(source, output, layers, seqs, meta, options)
+    if not options["quiet"]:
+        report(NAME, output, packed, as_json=options["as_json"])
+    return 0
+
+
+def _check_output(output: str) -> None:
+    """Refuse names that no snapshot has."""
+    if not output:
+        usage_error("the output has no name; name a file, or - for a stream")
+    refuse_terminal(output)
+    for suffix in _ARRAY_SUFFIXES:
+        if output.lower().endswith(suffix):
+            usage_error(f"{output} ends in {suffix} as files of arrays do; a snapshot ends in .hrry or .hrry.zst")
+
+
+def _pack_again(
+    source: Input,
+    output: str,
+    layers: Ranges | None,
+    seqs: Ranges | None,
+    meta: dict[str, str | int],
+    options: dict[str, Any],
+) -> Packed:
+    context = click.get_current_context()
+    refused = [
+        f"--{option.replace('_', '-')}"
+        for option in _ARRAY_OPTIONS
+        if context.get_parameter_source(option) is not ParameterSource.DEFAULT
+    ]
+    if refused:
+        words = f"{refused[0]} is" if len(refused) == 1 else f"{', '.join(refused[:-1])} and {refused[-1]} are"
+        usage_error(f"{words} about arrays, and {source.said} is a Hurray file already")
+    if output == "-" and is_same_file(source.file, output):
+        usage_error(f"standard output is {source.said} itself, which is read while it is written")
+    named = {"model.id": options["model_id"], "model.revision": options["model_revision"]}
+    identity = {key: value for key, value in named.items() if value is not None}
+    return pack_again(source, output, layers, seqs, {**meta, **identity}, options)
+
+
+def _pack_dump(
+    source: Input,
+    output: str,
+    layers: Ranges | None,
+    seqs: Ranges | None,
+    meta: dict[str, str | int],
+    options: dict[str, Any],
+) -> Packed:
+    if is_same_file(source.file, output):
+        usage_error(f"the output is {source.said} itself, and a dump is not replaced by its snapshot")
     if options["layout"] == DENSE and options["form"] is not None:
         usage_error(f"--form is not for {DENSE}: its arrays tell their form")
     if options["left_padded"] and options["layout"] != DENSE:
         usage_error(f"--left-padded is about a cache without pages: add --layout {DENSE}")
-    quiet, apart = options["quiet"], is_standard_output(output)
-    with _dump_file(dump) as path, open_dump(path, said=_said(dump)) as arrays:
+    if options["seq_lens"] is not None:
+        usage_error("--seq-lens is about a Hurray file; a dump has its lengths in the array seq_lens")
+    with open_dump(source) as arrays:
         batch = read_batch(arrays, layers, seqs, options)
         ignored = [name for name in arrays if name not in batch.used]
-        if ignored and not quiet:
+        if ignored and not options["quiet"]:
             more = f" and {len(ignored) - _NAMES_SHOWN} more" if len(ignored) > _NAMES_SHOWN else ""
             note(NAME, f"not used: {', '.join(ignored[:_NAMES_SHOWN])}{more}")
         started = time.perf_counter()
         _write(output, batch, meta, options)
         seconds = time.perf_counter() - started
-    if not quiet:
-        summary = _summary(output, batch, seconds)
-        _report(summary, output, as_json=options["as_json"], apart=apart)
-    return 0
+    return Packed(list(batch.layers), batch.seq_lens.tolist(), batch.num_pages, seconds)
 
 
 def _write(output: str, batch: Batch, meta: dict[str, str | int], options: dict[str, Any]) -> None:
@@ -196,14 +250,15 @@ def _write(output: str, batch: Batch, meta: dict[str, str | int], options: dict[
         **{key.replace(".", "_"): value for key, value in meta.items() if key in INTEGER_KEYS},
         # the views are of one layout whatever the dump's was, so the dump's is said here
         "metadata": {
-            "source.layout": options["layout"],
+            "source.layout": batch.layout,
             **{key: value for key, value in meta.items() if key not in INTEGER_KEYS},
         },
     }
     if output == "-":
-        hw.send_snapshot(sys.stdout.buffer, batch.layers, **arguments)
+        with blamed(STANDARD_OUTPUT):
+            hw.send_snapshot(sys.stdout.buffer, batch.layers, **arguments)
         return
-    with progress_bar("packing") as progress:
+    with progress_bar("packing") as progress, blamed(output):
         hw.save_snapshot(
             output,
             batch.layers,
@@ -213,69 +268,6 @@ def _write(output: str, batch: Batch, meta: dict[str, str | int], options: dict[
             progress=progress,
             **arguments,
         )
-
-
-def _summary(output: str, batch: Batch, seconds: float) -> dict[str, Any]:
-    summary: dict[str, Any] = {
-        "output": output,
-        "layers": list(batch.layers),
-        "sequences": len(batch.seq_lens),
-        "tokens": int(batch.seq_lens.sum()),
-        "pages_in_pool": batch.num_pages,
-        "pages_written": None,
-        "bytes": None,
-        "seconds": round(seconds, 6),
-    }
-    if output != "-" and Path(output).is_file():
-        summary["bytes"] = Path(output).stat().st_size
-        with hw.load_snapshot(output) as snapshot:
-            summary["pages_written"] = next(snapshot.tensors).layout.num_pages
-    return summary
-
-
-def _report(summary: dict[str, Any], output: str, *, as_json: bool, apart: bool) -> None:
-    """Say what was written; ``apart`` from standard output where that has the bytes themselves."""
-    if apart:
-        note(NAME, json.dumps(summary) if as_json else _batch_words(summary))
-        return
-    if as_json:
-        print_json(summary)
-        return
-    say(f"{output}: {_batch_words(summary)}")
-    size = summary["bytes"]
-    if size is not None:
-        speed = size / 1e6 / max(summary["seconds"], 1e-9)
-        there = "" if summary["pages_in_pool"] is None else f" of {summary['pages_in_pool']}"
-        say(f"{summary['pages_written']}{there} pages a layer, {readable_size(size)}, {speed:.0f} MB/s")
-
-
-def _batch_words(summary: dict[str, Any]) -> str:
-    layers = [layer for layer in summary["layers"] if layer is not None]
-    words = f"{counted(len(layers), 'layer')} ({listed(layers)})" if layers else "a cache of no layer"
-    return f"{words}, {counted(summary['sequences'], 'sequence')}, {counted(summary['tokens'], 'token')}"
-
-
-@contextmanager
-def _dump_file(dump: str) -> Iterator[str]:
-    """The path of the dump; what comes through a pipe goes to a temporary file, since arrays are read in any order."""
-    if dump != "-" and not Path(dump).is_fifo():
-        yield dump
-        return
-    with ExitStack() as stack:
-        said = _said(dump)
-        source = sys.stdin.buffer if dump == "-" else stack.enter_context(Path(dump).open("rb"))
-        head = read_head(source, HEAD_BYTES)
-        if not head:
-            raise CliError(f"{said} is empty")
-        check_head(head, said)
-        file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="hurray-pack-"))
-        copy_bounded(head, source, file, said)
-        file.flush()
-        yield file.name
-
-
-def _said(dump: str) -> str:
-    return "standard input" if dump == "-" else dump
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .console import CliError, readable_size
+from .console import CliError, blamed, readable_size
 
 __all__ = ["copy_bounded", "read_head", "spooled"]
 
@@ -34,7 +34,8 @@ def copy_bounded(head: bytes, readable: Any, file: Any, said: str) -> int:
     """Write ``head`` and all that follows it to ``file``; returns how many bytes these are, but ends at too many."""
     done, piece = 0, head
     while piece:
-        file.write(piece)
+        with blamed(tempfile.gettempdir()):
+            file.write(piece)
         done += len(piece)
         piece = readable.read(_PIECE_BYTES)
         if done + len(piece) > _MOST_BYTES:

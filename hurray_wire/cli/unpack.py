@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,7 +16,7 @@ from ..annotate import Row, annotate
 from ..diff import first_difference
 from ..store.reader import SCALE_SUFFIX, SEQ_LENS
 from .arrays import OutArray, is_array_target, write_arrays
-from .choices import ranges
+from .choices import lengths, ranges
 from .console import (
     UNEXPECTED,
     CliError,
@@ -31,8 +31,9 @@ from .console import (
 )
 from .expect import expected_values, unmet
 from .export import Choice, dense_arrays, snapshot_arrays
+from .inputs import named
 from .listing import as_json, listing, print_listing
-from .opening import about, named, opened, standard_input
+from .opening import about, opened, whole_file
 
 __all__ = ["main"]
 
@@ -74,7 +75,12 @@ def main(argv: list[str] | None = None) -> int:
 @click.option("--layers", callback=ranges, metavar="0-3,7", help="Only these layers.")
 @click.option("--seqs", callback=ranges, metavar="0,2", help="Only these sequences, in this order.")
 @click.option("--dequantize", is_flag=True, help="Write real numbers, in float32.")
-@click.option("--seq-lens", metavar="48,0,32", help="Lengths of the sequences, for a file that does not record them.")
+@click.option(
+    "--seq-lens",
+    callback=lengths,
+    metavar="48,0,32",
+    help="Lengths of the sequences, for a file that does not record them.",
+)
 @click.option("--verify", is_flag=True, help="Read everything; check every checksum, all padding, every table.")
 @click.option("--expect", multiple=True, metavar="KEY=VALUE,...", help="Demand values; exit 3 if one differs.")
 @click.option("--diff", "other", metavar="FILE", help="Compare what the sequences hold; exit 3 if it differs.")
@@ -99,15 +105,14 @@ def unpack(file: str | None, expect: tuple[str, ...], annotated: str | None, **o
         usage_error("missing argument 'FILE'")
     demands = _demands(expect)
     _check_output(options)
-    lengths = _lengths(options["seq_lens"])
     asked = bool(demands or options["verify"] or options["other"] or options["output"])
     answers: dict[str, Any] = {}
     if annotated is not None:
-        if file == "-" and asked:
-            usage_error("--annotate reads standard input to its end; ask for the rest in another run")
+        if asked and (file == "-" or Path(file).is_fifo()):
+            usage_error(f"--annotate reads {named(file)} to its end; ask for the rest in another run")
         answers["annotate"] = _annotate(file, annotated or None, as_json_wanted=options["json_wanted"])
     if asked or annotated is None:
-        with opened(file, lengths) as (snapshot, size):
+        with opened(file, options["seq_lens"]) as (snapshot, size):
             if not asked:
                 _list(file, snapshot, size, as_json_wanted=options["json_wanted"])
                 return 0
@@ -194,7 +199,7 @@ def _list(file: str, snapshot: hw.Snapshot, size: int | None, *, as_json_wanted:
 def _annotate(file: str, tensor: str | None, *, as_json_wanted: bool) -> list[dict[str, Any]]:
     """Print the rows, or gather them for JSON."""
     gathered = []
-    with about(file), standard_input() if file == "-" else nullcontext(file) as target:
+    with about(file), whole_file(file) as target:
         for row in annotate(target, tensor=tensor):
             if as_json_wanted:
                 data = None if row.data is None else row.data.hex()
@@ -220,15 +225,6 @@ def _demands(texts: tuple[str, ...]) -> list[tuple[str, str]]:
         return expected_values(texts)
     except ValueError as error:
         usage_error(f"--expect: {error}")
-
-
-def _lengths(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(number) for number in text.split(",")] if text else []
-    except ValueError:
-        usage_error(f"--seq-lens: {text!r} is not numbers with commas between them")
 
 
 def _check_output(options: dict[str, Any]) -> None:

@@ -123,7 +123,7 @@ def _check_start(header: memoryview) -> None:
     check_not_planes(header)
     if header[: len(DESCRIPTOR_MAGIC)] == DESCRIPTOR_MAGIC and header[: len(FILE_MAGIC)] != FILE_MAGIC:
         raise InvalidFileError(
-            "these are the bytes of a compressed stream; inflate it with zstd -d, and receive_snapshot reads it",
+            "these are the bytes of a compressed stream; inflate it with zstd -d first",
             rule="container.magic",
             offset=0,
             declared=FILE_MAGIC,

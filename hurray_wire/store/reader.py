@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,12 +42,22 @@ from .source import Compression, Source
 from .target import name_of, open_target
 from .verify import Report, Verification, naming, reading
 
-__all__ = ["SCALE_SUFFIX", "SEQ_LENS", "File", "Report", "open_as"]
+__all__ = ["SCALE_SUFFIX", "SEQ_LENS", "File", "OpenOptions", "Report", "open_as"]
 
 FileT = TypeVar("FileT", bound="File")
 
 SEQ_LENS = "seq_lens"
 SCALE_SUFFIX = ".scale"
+
+
+class OpenOptions(TypedDict, total=False):
+    """The options of ``hw.open``."""
+
+    mmap: bool
+    permissive: bool
+    limits: Limits | None
+    seq_lens: ArrayLike | None
+    storage_options: Mapping[str, Any] | None
 
 
 class MissingTensorError(KeyError):
@@ -165,8 +175,13 @@ class File(Mapping[str, Tensor]):
         """How the file is compressed, and how many of its frames were inflated so far; None if it is not compressed."""
         return self._source.compression
 
-    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
+    def verify(
+        self, *, progress: Callable[[int, int], None] | None = None, only: Collection[str] | None = None
+    ) -> Report:
         """Read the whole file and check all that can be: every checksum, all padding, every index buffer.
+
+        ``only`` names tensors, of which, and of the metadata, this is done, and of nothing else. KeyError for a name
+        that is not there.
 
         Raises ChecksumError or another error of ours on the first fault, which names the tensor; otherwise returns
         what was looked at. ``progress`` is called with the bytes read and the bytes in all after each tensor. Memory
@@ -175,7 +190,7 @@ class File(Mapping[str, Tensor]):
         parts = (self._source, self._header, self._trailer, self._index, self._regions)
         with reading(self._said):
             verification = Verification(*parts, tensor=self.__getitem__, metadata=self.metadata, limits=self._limits)
-            return verification.run(progress)
+            return verification.run(progress, only)
 
     def close(self) -> None:
         """Refuse further reading. Arrays that borrow mapped memory stay valid. Closing twice is fine."""

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..buffers import MemoryBuffers
-from ..errors import HurrayError, LimitError, StreamError
+from ..errors import HurrayError, InvalidDescriptorError, LimitError, StreamError
 from ..limits import Limits
 from ..model.descriptor import TensorDescriptor
 from ..model.layouts import UnknownLayout
@@ -26,13 +26,14 @@ from ..paged_tensor import make_tensor
 from ..tensors import Tensor
 from ..wire.descriptors import HEADER_BYTES, decode_descriptor, descriptor_length
 from ..wire.planes import PLANES_MAGIC
-from ..wire.structs import FILE_MAGIC
+from ..wire.structs import DESCRIPTOR_MAGIC, FILE_MAGIC
+from .channels import check_readable, check_writable, reading_into, writing_to
 from .frames import is_skippable, is_zstd
 from .handed import WRITTEN, chunks_of, encoded_descriptor, pieces_of
 from .members import Members
 from .sink import write_all
 
-__all__ = ["StreamDecoder", "StreamReader", "StreamWriter"]
+__all__ = ["StreamDecoder", "StreamReader", "StreamWriter", "check_streamable"]
 
 _MAPPED_FROM = 1 << 20  # larger buffers are mapped: a size that a stream only claims then costs no memory
 
@@ -42,9 +43,12 @@ class StreamDecoder:
 
     Either :meth:`feed` it bytes, or fill the memory that :meth:`wanted` lends and say so by :meth:`filled`. Both
     return the tensors that became whole, in order. A composite head comes out as a tensor without buffers, ahead of
-    its members. A tensor owns its memory. After an error the decoder takes no more bytes.
+    its members. A tensor owns its memory. After an error the decoder takes no more bytes. What is no descriptor is
+    refused by its first 4 bytes, a bad header by its 20, however much is to follow.
 
     ``cross_machine`` refuses buffers that are not producer-synced, as between machines nothing else can be waited for.
+    Nothing on the wire says whether there are two machines, and within one the format allows every mode, so it is False
+    unless you say so; what sends and receives snapshots, which mostly go to another machine, has it True.
     Raises StreamError, InvalidDescriptorError and the other errors of ours. Specification: spec/stream.md.
     """
 
@@ -100,13 +104,17 @@ class StreamDecoder:
             raise StreamError("the stream was given up after an error", rule="stream.failed", offset=self._position)
         if self._have or self._descriptor is not None or self._head:
             what = "a descriptor" if self._descriptor is None else f"buffer {len(self._buffers)} of a tensor"
-            missing = len(self._target) - self._have
+            expected, there = len(self._target), self._have
+            if not self._head:
+                _check_magic(self._target[:there], base=self._start)
+            if len(self._head) < HEADER_BYTES and self._descriptor is None:
+                expected, there = HEADER_BYTES, len(self._head) + there
             raise StreamError(
-                f"the stream ends within {what}: {missing} bytes are missing",
+                f"the stream ends within {what}: {expected - there} bytes are missing",
                 rule="stream.truncated",
                 offset=self._position,
-                declared=len(self._target),
-                found=self._have,
+                declared=expected,
+                found=there,
             )
         self._members.check_whole("the stream", self._position)
         return True
@@ -117,7 +125,7 @@ class StreamDecoder:
         self._head = b""
         self._descriptor: TensorDescriptor | None = None
         self._buffers: list[memoryview] = []
-        self._aim(memoryview(bytearray(HEADER_BYTES)))
+        self._aim(memoryview(bytearray(len(DESCRIPTOR_MAGIC))))
 
     def _aim(self, target: memoryview) -> None:
         self._target = target
@@ -129,14 +137,18 @@ class StreamDecoder:
             self._buffers.append(self._target)
             self._next_buffer(self._descriptor, done)
             return
-        if not self._head:
-            length = _length_of(self._target, base=self._start, limits=self._limits)
-            self._head = bytes(self._target)
+        read = len(self._head)
+        self._head += self._target
+        if not read:
+            _check_magic(self._head, base=self._start)
+            self._aim(memoryview(bytearray(HEADER_BYTES - len(self._head))))
+            return
+        if read < HEADER_BYTES:
+            length = _length_of(self._head, base=self._start, limits=self._limits)
             self._aim(memoryview(bytearray(length - HEADER_BYTES)))
             if length > HEADER_BYTES:
                 return
-        raw = self._head + bytes(self._target)
-        descriptor = decode_descriptor(raw, base=self._start, limits=self._limits)
+        descriptor = decode_descriptor(self._head, base=self._start, limits=self._limits)
         check_streamable(descriptor, self._limits, cross_machine=self._cross_machine, offset=self._start)
         self._members = self._members.after(descriptor)
         self._descriptor = descriptor
@@ -163,11 +175,13 @@ class StreamReader(Iterator[Tensor]):
 
     ``readable`` is a binary file, pipe or socket, borrowed; never more of it is read than the tensor at hand needs.
     Only that tensor is in memory: a consumer that drops one before asking for the next (``del tensor``) never holds
-    two. Stops at a clean end of the stream, raises StreamError at any other, and OSError from the system.
+    two. Stops at a clean end of the stream, raises StreamError at any other, and OSError from the system; TypeError
+    for what gives no bytes. ``limits`` and ``cross_machine`` are those of :class:`StreamDecoder`.
     """
 
     def __init__(self, readable: Any, *, limits: Limits | None = None, cross_machine: bool = False) -> None:
-        self._read_into = _reading_into(readable)
+        check_readable(readable, "StreamReader", "hw.open reads a file")
+        self._read_into = reading_into(readable)
         self._decoder = StreamDecoder(limits=limits, cross_machine=cross_machine)
         self._ended = False
 
@@ -196,12 +210,14 @@ class StreamReader(Iterator[Tensor]):
 class StreamWriter:
     """Writes tensors to a stream. A context manager; the writable object is borrowed, flushed and not closed.
 
-    ``cross_machine`` refuses buffers that are not producer-synced.
+    ``cross_machine`` refuses buffers that are not producer-synced, see :class:`StreamDecoder`. TypeError for what takes
+    no bytes.
     """
 
     def __init__(self, writable: Any, *, cross_machine: bool = False) -> None:
+        check_writable(writable, "StreamWriter", "hw.create writes a file")
         self._writable = writable
-        self._write = writable.write if hasattr(writable, "write") else _sending(writable)
+        self._write = writing_to(writable)
         self._cross_machine = cross_machine
         self._members = Members(StreamError, WRITTEN)
         self._open = True
@@ -289,17 +305,28 @@ def check_streamable(
             )
 
 
-def _length_of(head: memoryview, *, base: int, limits: Limits) -> int:
+def _check_magic(start: memoryview | bytes, *, base: int) -> None:
+    """Raise unless a descriptor may begin so. What begins as something else that we know is called by its name."""
+    found = bytes(start)
+    if DESCRIPTOR_MAGIC.startswith(found):
+        return
+    if is_zstd(memoryview(found)) or is_skippable(memoryview(found)):
+        words = "these are the bytes of a Zstandard-compressed file, not of a stream; hw.open reads them"
+    elif base:
+        words = f"after {base} bytes of the stream comes {found!r}, where a descriptor would start with its magic"
+    else:
+        words = f"this is no stream of tensors: it starts with {found!r}, not with {DESCRIPTOR_MAGIC!r}"
+    raise InvalidDescriptorError(words, rule="descriptor.magic", offset=base, declared=DESCRIPTOR_MAGIC, found=found)
+
+
+def _length_of(head: bytes, *, base: int, limits: Limits) -> int:
     """The length of the descriptor that begins so. What begins as something else that we know is called by its name."""
     try:
         return descriptor_length(head, base=base, limits=limits)
     except HurrayError as error:
-        start = bytes(head[: len(FILE_MAGIC)])
-        if is_zstd(head) or is_skippable(head):
-            error.message = "these are the bytes of a Zstandard-compressed file, not of a stream; hw.open reads them"
-        elif start == FILE_MAGIC:
+        if head.startswith(FILE_MAGIC):
             error.message = "these are the bytes of a file, not of a stream; hw.open reads them"
-        elif start == PLANES_MAGIC:
+        elif head.startswith(PLANES_MAGIC):
             error.message = "these are the bytes of a file in byte planes that was inflated; hw.open reads it as it was"
         raise
 
@@ -315,38 +342,3 @@ def _allocate(size: int) -> memoryview:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapped.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(mapped)
-
-
-def _reading_into(readable: Any) -> Any:
-    """A function that fills a buffer from the object as far as it gives bytes at once, and returns how many."""
-    if hasattr(readable, "readinto"):
-
-        def read_into(target: memoryview) -> int:
-            count = readable.readinto(target)
-            if count is None:
-                raise BlockingIOError("the stream has no bytes yet; a StreamReader needs a blocking one")
-            return int(count)
-
-        return read_into
-    if hasattr(readable, "recv_into"):
-        return readable.recv_into
-
-    def read(target: memoryview) -> int:
-        piece = readable.read(min(len(target), 1 << 24))
-        if piece is None:
-            raise BlockingIOError("the stream has no bytes yet; a StreamReader needs a blocking one")
-        if len(piece) > len(target):
-            raise StreamError(
-                f"the object gave {len(piece)} bytes where {len(target)} were asked for", rule="file.object"
-            )
-        target[: len(piece)] = piece
-        return len(piece)
-
-    return read
-
-
-def _sending(socket: Any) -> Any:
-    def send(piece: memoryview) -> None:
-        socket.sendall(piece)
-
-    return send

@@ -7,7 +7,7 @@ metadata, the padding, which must be zero, and what index buffers, lengths and c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
@@ -24,7 +24,7 @@ from ..limits import Limits
 from ..tensors import Tensor
 from ..wire.checksum import crc32c
 from ..wire.container import FileHeader, Trailer
-from ..wire.index import Index
+from ..wire.index import Index, IndexEntry
 from ..wire.metadata import Metadata, check_seal
 from ..wire.regions import Region, Regions
 from .places import buffer_places
@@ -106,11 +106,13 @@ class Verification:
         self._metadata = metadata
         self._limits = limits
 
-    def run(self, progress: Callable[[int, int], None] | None) -> Report:
-        """Everything, in the order of the file; see ``File.verify``."""
+    def run(self, progress: Callable[[int, int], None] | None, only: Collection[str] | None = None) -> Report:
+        """Everything, in the order of the file, or ``only`` these tensors and the metadata; see ``File.verify``."""
         trailer = self._trailer
         check_seal(self._source.view(trailer.kv_offset, trailer.kv_length), base=trailer.kv_offset)
         recorded = self._recorded_crcs()
+        if only is not None:
+            return self._run_some(recorded, only)
         # Everything in the order of the file, so that a compressed one need not inflate a frame again; but what stands
         # behind the tensors was read when the file was opened, and is looked at while it is still at hand.
         gaps = deque(pairwise(self._regions))
@@ -124,21 +126,12 @@ class Verification:
         for number, entry in enumerate(self._index):
             if number == told:
                 told += self._source.prefetch(self._extents(number, number + _TOGETHER))
-            padding += self._verify_gaps(gaps, entry.descriptor_offset)
-            tensor = self._tensor(entry.name)
-            places = buffer_places(tensor.descriptor, entry, self._header.data_buffer_alignment)
-            self._verify_part(recorded, position, entry.name, -1, entry.descriptor_offset, entry.descriptor_length)
-            padding += self._verify_gaps(gaps, entry.data_offset)
-            end = entry.data_offset
-            for part, (offset, length) in enumerate(places):
-                padding += self._verify_zero(end, offset, f"between buffers of {entry.name!r}")
-                self._verify_part(recorded, position + 1 + part, entry.name, part, offset, length)
-                end = offset + length
-            position += 1 + len(places)
-            with naming(entry.name):
-                tensor.check_payload()
-            buffers += len(places)
-            payload += sum(length for _, length in places)
+            padding += self._verify_gaps(gaps, max(entry.descriptor_offset, entry.data_offset))
+            found = self._verify_tensor(recorded, position, entry)
+            padding += found.padding_bytes
+            position += 1 + found.buffers
+            buffers += found.buffers
+            payload += found.payload_bytes
             if progress is not None:
                 progress(entry.data_offset + entry.data_length, self._source.size)
         padding += self._verify_gaps(gaps, self._source.size)
@@ -152,6 +145,41 @@ class Verification:
                 found=len(recorded),
             )
         return Report(len(self._index), buffers, 0 if recorded is None else position, padding, payload)
+
+    def _run_some(self, recorded: list[int] | None, names: Collection[str]) -> Report:
+        """These tensors, and no padding but theirs. Descriptors of others are read, to count their checksums."""
+        for name in names:
+            self._tensor(name)  # KeyError for one that is not there
+        chosen = [number for number, name in enumerate(self._index.names) if name in names]
+        position = done = told = 0
+        found: list[Report] = []
+        for at, number in enumerate(chosen):
+            if at == told:
+                told += self._source.prefetch([self._extents(n, n + 1)[0] for n in chosen[at : at + _TOGETHER]])
+            for name in self._index.names[done:number]:
+                position += 1 + len(self._tensor(name).descriptor.buffers)
+            found.append(self._verify_tensor(recorded, position, self._index.entry(self._index.names[number])))
+            position += 1 + found[-1].buffers
+            done = number + 1
+        checksums, padding, payload = (
+            sum(getattr(report, field) for report in found) for field in ("checksums", "padding_bytes", "payload_bytes")
+        )
+        return Report(len(found), sum(report.buffers for report in found), checksums, padding, payload)
+
+    def _verify_tensor(self, recorded: list[int] | None, position: int, entry: IndexEntry) -> Report:
+        """One tensor, whose checksums are recorded from ``position`` on."""
+        tensor = self._tensor(entry.name)
+        places = buffer_places(tensor.descriptor, entry, self._header.data_buffer_alignment)
+        self._verify_part(recorded, position, entry.name, -1, entry.descriptor_offset, entry.descriptor_length)
+        end, padding = entry.data_offset, 0
+        for part, (offset, length) in enumerate(places):
+            padding += self._verify_zero(end, offset, f"between buffers of {entry.name!r}")
+            self._verify_part(recorded, position + 1 + part, entry.name, part, offset, length)
+            end = offset + length
+        with naming(entry.name):
+            tensor.check_payload()
+        checksums = 0 if recorded is None else 1 + len(places)
+        return Report(1, len(places), checksums, padding, sum(length for _, length in places))
 
     def _recorded_crcs(self) -> list[int] | None:
         recorded = self._metadata.get(CRC_KEY)

@@ -55,7 +55,7 @@ def test_a_snapshot_of_rows_of_keys_and_values_side_by_side_is_that_of_apart_one
     options: dict[str, Any] = {"block_tables": [[4, 1], [2, 0]], "seq_lens": [7, 8], "compact": compact}
     found, expected = io.BytesIO(), io.BytesIO()
     sizes = {"num_heads": HEADS, "head_dim": DIM, "value_head_dim": value_dim}
-    hw.save_snapshot(found, cache, layout="vllm-packed", layout_form="nhd", page_size=PAGE, **sizes, **options)
+    hw.save_snapshot(found, cache, layout="vllm-packed", form="nhd", page_size=PAGE, **sizes, **options)
     hw.save_snapshot(expected, [tuple(np.ascontiguousarray(pool) for pool in pools.values())], **options)
     with hw.load_snapshot(found.getvalue()) as ours, hw.load_snapshot(expected.getvalue()) as theirs:
         for role in ("key", "value"):

@@ -1,5 +1,6 @@
 """How the commands behave towards terminals, pipes and people: exit codes, one-line errors, no tracebacks."""
 
+import errno
 import os
 import pty
 import signal
@@ -55,7 +56,12 @@ def dump(tmp_path):
         (["DUMP", "-o", ""], "the output has no name"),
         (["DUMP", "-o", "o", "--quantize", "int4"], "'int4' is not 'int8'"),
         (["DUMP", "-o", "o", "--planes"], "--planes is a way to compress: add --zstd"),
-        (["DUMP", "-o", "-", "--zstd"], "a stream is not compressed"),
+        (["DUMP", "-o", "-", "--zstd"], "pipe it through zstd, and through zstd -d at the other end"),
+        (["DUMP", "-o", "o.safetensors"], "o.safetensors ends in .safetensors as files of arrays do"),
+        (["DUMP", "-o", "o.hrry.npz"], "ends in .npz as files of arrays do; a snapshot ends in .hrry or .hrry.zst"),
+        (["DUMP", "-o", "O.NPY"], "O.NPY ends in .npy as files of arrays do"),
+        (["nowhere", "-o", "o.npz"], "o.npz ends in .npz as files of arrays do"),
+        (["DUMP", "-o", "DUMP"], "itself, and a dump is not replaced by its snapshot"),
         (["DUMP", "-o", "o", "--nope"], "No such option"),
         (["DUMP", "more", "-o", "o"], "unexpected extra argument"),
     ],
@@ -82,7 +88,7 @@ def test_pack_used_wrongly_is_code_2(arguments, words, dump, tmp_path, capsys, m
         (["FILE", "-o", "o.npz", "--as", "nope"], "'nope' is not one of"),
         (["FILE", "--expect", "page_size"], "--expect: 'page_size' is not key=value"),
         (["FILE", "--expect", ""], "--expect: '' is not key=value"),
-        (["FILE", "--seq-lens", "1,x"], "--seq-lens: '1,x' is not numbers"),
+        (["FILE", "--seq-lens", "1,x"], "Invalid value for '--seq-lens': '1,x' is not numbers"),
         (["-", "--annotate", "--verify"], "--annotate reads standard input to its end"),
     ],
 )
@@ -138,6 +144,62 @@ def test_a_folder_that_is_not_there_is_no_output(dump, tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
+REFUSED = "No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ((errno.ENOSPC, REFUSED), "out"),
+        ((errno.ENOSPC, REFUSED, "/d/.out.0123456789ab.tmp"), "out"),
+        ((errno.ENOSPC, REFUSED, "/d/.out.0123456789ab.tmp/layers.0.key.npy"), "out"),
+        ((errno.ENOSPC, REFUSED, ".out.0123456789ab.tmp"), "out"),
+        ((errno.ENOSPC, REFUSED, "/proc/self/fd/7"), "out"),
+        ((errno.ENOSPC, REFUSED, "/d/.other.tmp"), "/d/.other.tmp"),
+        ((errno.ENOSPC, REFUSED, "in"), "in"),
+        ((errno.EIO, "https://host/file: it hung up"), None),
+        (("no number",), None),
+    ],
+)
+def test_what_the_system_refuses_is_told_of_the_file_that_people_know(told, named):
+    with pytest.raises(OSError, match=r".") as caught, console.blamed("out"):
+        raise OSError(*told)
+    assert caught.value.filename == named
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_device_is_no_folder(tmp_path, capsys):
+    assert unpack(packed(tmp_path), "-o", "/dev/full/") == 1
+    assert one_error(capsys, "hurray-unpack") == "/dev/full/: Not a directory"
+
+
+@pytest.mark.parametrize("content", ["file", "pipe", "device"])
+@pytest.mark.parametrize(
+    "command", [("pack", "-o", "o"), ("unpack",), ("unpack", "--verify"), ("unpack", "--annotate")]
+)
+def test_an_input_of_no_bytes_is_said_to_be_empty(command, content, tmp_path, capsys):
+    file = os.devnull if content == "device" else tmp_path / "empty"
+    program, *rest = command
+    if content == "pipe":
+        read, write = os.pipe()
+        os.close(write)
+        code, out, err = finished(program, "-", *rest, stdin=read, cwd=tmp_path)
+        os.close(read)
+        file = "standard input"
+    else:
+        (tmp_path / "empty").write_bytes(b"")
+        code, out, err = finished(program, file, *rest, cwd=tmp_path)
+    assert (code, out, err.decode()) == (1, b"", f"hurray-{program}: error: {file} is empty\n")
+    assert not (tmp_path / "o").exists()
+
+
+def test_an_empty_file_to_compare_with_is_named(tmp_path, capsys):
+    path = packed(tmp_path)
+    (tmp_path / "empty").write_bytes(b"")
+    assert unpack(path, "--diff", tmp_path / "empty") == 1
+    assert one_error(capsys, "hurray-unpack") == f"{tmp_path / 'empty'} is empty"
+
+
 def test_control_characters_in_errors_are_escaped(tmp_path, capsys):
     assert unpack(tmp_path / "a\nb\x1b[31m") == 1
     assert one_error(capsys, "hurray-unpack") == f"{tmp_path}/a\\nb\\x1b[31m: No such file or directory"
@@ -191,7 +253,11 @@ def test_standard_output_that_is_full_is_one_line(tmp_path):
     path = packed(tmp_path)
     with open("/dev/full", "wb") as full:
         code, _, err = finished("unpack", path, stdout=full)
-    assert (code, err) == (1, b"hurray-unpack: error: No space left on device\n")
+    assert (code, err) == (1, b"hurray-unpack: error: standard output: No space left on device\n")
+    dump = write_safetensors(tmp_path / "dump", cache())
+    with open("/dev/full", "wb") as full:
+        code, _, err = finished("pack", dump, "-o", "-", stdout=full)
+    assert (code, err) == (1, b"hurray-pack: error: standard output: No space left on device\n")
 
 
 def test_a_terminal_that_knows_only_ascii_gets_escapes(tmp_path):
@@ -329,6 +395,19 @@ def test_bytes_behind_a_snapshot_on_a_stream_are_refused(dump, tmp_path, capsys)
             code, out, err = finished("unpack", "-", stdin=source)
         assert (code, out) == (1, b"")
         assert err.startswith(b"hurray-unpack: error: standard input: ")
+
+
+@pytest.mark.parametrize("rest", [["--annotate"], ["--annotate", "layers.0.key"]])
+def test_a_file_is_annotated_through_a_pipe(rest, tmp_path, capsys):
+    path = packed(tmp_path)
+    assert unpack(path, *rest) == 0
+    expected = capsys.readouterr().out.encode()
+    os.mkfifo(tmp_path / "pipe")
+    with process("unpack", tmp_path / "pipe", *rest, stdout=subprocess.PIPE) as running:
+        (tmp_path / "pipe").write_bytes(path.read_bytes())
+        assert running.stdout.read() == expected
+    assert unpack(tmp_path / "pipe", *rest, "--verify") == 2
+    assert f"--annotate reads {tmp_path / 'pipe'} to its end" in one_error(capsys, "hurray-unpack")
 
 
 def test_a_url_is_opened_like_a_file(tmp_path, capsys):

@@ -43,20 +43,30 @@ def left(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_dump_itself_may_be_replaced(folder):
-    assert pack(folder / "dump", "-o", folder / "out", "--quiet") == 0
-    assert pack(folder / "dump", "-o", folder / "dump", "--quiet") == 0
-    assert (folder / "dump").read_bytes() == (folder / "out").read_bytes()
-    assert left(folder) == ["dump", "out"]
+def test_a_dump_is_not_replaced_by_its_snapshot_by_whatever_name(folder, capsys):
+    before = (folder / "dump").read_bytes()
+    (folder / "link").symlink_to("dump")
+    (folder / "hard").hardlink_to(folder / "dump")
+    for source, target in (("dump", "dump"), ("dump", "link"), ("link", "dump"), ("hard", "dump"), ("dump", "hard")):
+        assert pack(folder / source, "-o", folder / target) == 2
+        words = one_error(capsys, "hurray-pack")
+        assert words == f"the output is {folder / source} itself, and a dump is not replaced by its snapshot"
+    for source, target in (("-", folder / "dump"), (folder / "dump", "-"), ("-", "-")):
+        with (folder / "dump").open("rb") as file, (folder / "dump").open("ab") as out:
+            code, _, err = finished("pack", source, "-o", target, stdin=file, stdout=out)
+        assert code == 2
+        assert err.endswith(b"itself, and a dump is not replaced by its snapshot\n")
+    assert (folder / "dump").read_bytes() == before
+    assert left(folder) == ["dump", "hard", "link", "out"]
 
 
 def test_the_file_that_is_unpacked_may_be_replaced(folder):
     path = folder / "both.npz"
-    assert pack(folder / "dump", "-o", path) == 0
+    packed(folder).rename(path)
     assert unpack(path, "-o", path) == 0
     assert pack(path, "-o", folder / "again") == 0
     assert unpack(folder / "again", "--verify") == 0
-    assert left(folder) == ["again", "both.npz", "dump", "out"]
+    assert left(folder) == ["again", "both.npz", "dump", "out", "source.safetensors"]
 
 
 def test_a_symbolic_link_is_followed_and_kept(folder):
@@ -234,7 +244,7 @@ def test_a_pipe_is_written_to_and_kept(folder):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_device_is_one_line(folder, capsys):
     assert pack(folder / "dump", "-o", "/dev/full") == 1
-    assert "No space left on device" in one_error(capsys, "hurray-pack")
+    assert one_error(capsys, "hurray-pack") == "/dev/full: No space left on device"
     assert os.path.exists("/dev/full")
 
 

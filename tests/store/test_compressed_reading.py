@@ -284,5 +284,5 @@ def test_a_frame_of_nothing_is_an_empty_file(told):
 def test_a_compressed_stream_is_called_so():
     out = io.BytesIO()
     hw.send_snapshot(out, [(np.zeros((2, 4, 1, 8)),) * 2], block_tables=[[1]], seq_lens=[3])
-    with pytest.raises(hw.InvalidFileError, match="a compressed stream; inflate it with zstd -d"):
+    with pytest.raises(hw.InvalidFileError, match="a compressed stream; inflate it with zstd -d first"):
         hw.open(zstandard.compress(out.getvalue()))

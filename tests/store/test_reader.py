@@ -344,3 +344,22 @@ def test_a_file_too_short_to_be_one_is_told_by_what_there_is_of_it(data, rule, s
         hw.open(data)
     assert caught.value.rule == rule
     assert said in caught.value.message
+
+
+def test_some_tensors_are_verified_and_others_are_not_looked_at():
+    out = io.BytesIO()
+    descriptor = hw.TensorDescriptor.build(hw.uint8, (8,), hw.RowMajorLayout(), (8,))
+    with hw.create(out) as writer:
+        for number in range(4):
+            writer.add(f"t{number}", descriptor, [bytes([number + 1] * 8)])
+    data = bytearray(out.getvalue())
+    data[data.index(bytes([3] * 8))] = 9  # of t2
+    with hw.open(bytes(data)) as file:
+        report = file.verify(only=["t3", "t0"])
+        assert (report.tensors, report.buffers, report.checksums, report.payload_bytes) == (2, 2, 4, 16)
+        for only in (["t2"], ["t1", "t2"], None):
+            with pytest.raises(hw.ChecksumError, match="'t2'"):
+                file.verify(only=only)
+        with pytest.raises(KeyError, match="t9"):
+            file.verify(only=["t9"])
+        assert file.verify(only=[]).tensors == 0

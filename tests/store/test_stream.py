@@ -325,3 +325,92 @@ def test_what_is_no_stream_is_called_by_its_name(start, error, words):
     with pytest.raises(error, match=words) as caught:
         next(hw.StreamReader(io.BytesIO(start.ljust(4096, b"\0"))))
     assert caught.value.rule in ("descriptor.version-major", "descriptor.magic")
+
+
+@pytest.mark.parametrize(
+    ("start", "rule"),
+    [
+        (b"HTTP", "descriptor.magic"),
+        (b"HRR\0", "descriptor.magic"),
+        (b"HRRY\2\0" + bytes(14), "descriptor.version-major"),
+        (b"HRRY\1\0" + struct.pack("<I", 19) + bytes(10), "descriptor.length"),
+    ],
+)
+def test_what_is_no_descriptor_is_refused_as_soon_as_it_shows(start, rule):
+    """Behind a whole tensor as well, and before anything that would have to follow."""
+    for before in (b"", WIRE):
+        decoder = hw.StreamDecoder()
+        decoder.feed(before)
+        for byte in start[:-1]:
+            assert decoder.feed(bytes([byte])) == []
+        with pytest.raises((hw.InvalidDescriptorError, hw.UnsupportedError)) as caught:
+            decoder.feed(start[-1:])
+        assert caught.value.rule == rule
+        assert len(before) <= caught.value.offset < len(before) + 20
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_a_peer_that_says_something_else_and_waits_is_refused_at_once(buffered):
+    ours, theirs = socket.socketpair()
+    with ours, theirs, theirs.makefile("rb") as file:
+        theirs.settimeout(30)  # a reader that waits for more fails rather than hangs
+        ours.sendall(b"HTTP/1.1 400 Bad\r\n")
+        with pytest.raises(hw.InvalidDescriptorError, match=r"no stream of tensors: it starts with b'HTTP'") as caught:
+            next(hw.StreamReader(file if buffered else theirs))
+    assert caught.value.rule == "descriptor.magic"
+
+
+@pytest.mark.parametrize("data", [b"G", b"{}", b"HRX"])
+def test_an_end_before_four_bytes_is_judged_by_those_there_are(data):
+    with pytest.raises(hw.InvalidDescriptorError) as caught:
+        list(hw.StreamReader(io.BytesIO(data)))
+    assert caught.value.rule == "descriptor.magic"
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 19])
+def test_an_end_within_the_header_says_how_much_of_it_is_missing(length):
+    with pytest.raises(hw.StreamError, match=f"within a descriptor: {20 - length} bytes are missing") as caught:
+        list(hw.StreamReader(io.BytesIO(WIRE[:length])))
+    assert (caught.value.declared, caught.value.found) == (20, length)
+
+
+class Text:
+    """Text that is no TextIOBase, as tempfile's wrappers are not."""
+
+    def read(self, size):
+        return "HRRY"[:size]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, r"not a NoneType, which has none of readinto, recv_into, read"),
+        (3, r"not a int, which has none of"),
+        ("cache.hrry", r"not a str; hw\.open reads a file"),
+        (io.StringIO("x"), r"not a StringIO: open it in binary mode"),
+    ],
+    ids=repr,
+)
+def test_what_gives_no_bytes_is_named(given, words):
+    with pytest.raises(TypeError, match=rf"StreamReader takes a binary file, pipe or socket, {words}"):
+        hw.StreamReader(given)
+
+
+def test_an_object_that_gives_text_is_named_when_it_does():
+    with pytest.raises(TypeError, match="gives a str: open it in binary mode"):
+        next(hw.StreamReader(Text()))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, r"not a NoneType, which has none of write, sendall"),
+        (Text(), r"not a Text, which has none of write, sendall"),
+        (b"", r"not a bytes; hw\.create writes a file"),
+        (io.StringIO(), r"not a StringIO: open it in binary mode"),
+    ],
+    ids=repr,
+)
+def test_what_takes_no_bytes_is_named(given, words):
+    with pytest.raises(TypeError, match=rf"StreamWriter takes a binary file, pipe or socket, {words}"):
+        hw.StreamWriter(given)
