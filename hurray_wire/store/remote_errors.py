@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,6 +32,8 @@ def translated(url: str) -> Iterator[None]:
         if isinstance(cause, OSError) and kind is type(cause) and str(cause):
             raise
         number = (cause.errno if isinstance(cause, OSError) else None) or errno.EIO
+        if isinstance(cause, ssl.SSLError):  # whose numbers are its own: 1 is no missing permission
+            number = errno.EIO
         told = f"{shown(url)}: {type(cause).__name__}: {str(cause).replace(url, shown(url))}"
         raise (kind if issubclass(kind, OSError) else OSError)(number, told) from cause
 

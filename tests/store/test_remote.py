@@ -382,6 +382,11 @@ def test_a_server_that_is_not_there_is_an_error_of_the_system(server):
     refused(ConnectionError, lambda: hw.open(server.url + "/a"))
 
 
+def test_a_server_that_does_not_encrypt_is_not_taken_for_a_missing_permission(server):
+    url = server.put("/a", PLAIN).replace("http://", "https://")
+    assert type(refused(OSError, lambda: hw.open(url))) is OSError
+
+
 def test_an_empty_file_is_truncated(server):
     refused(hw.TruncatedError, lambda: hw.open(server.put("/a", b"")))
 
