@@ -23,7 +23,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
-__all__ = ["cpu_count", "map_bounded", "run", "submit"]
+__all__ = ["cpu_count", "map_bounded", "result_of", "run", "settle", "submit"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,19 +65,17 @@ def run(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """
     todo = list(items)
     helpers = min(cpu_count(), len(todo)) - 1
-    if helpers < 1 or _is_worker():
+    if helpers < 1 or _is_alone():
         return [function(item) for item in todo]
     batch = _Batch(function, todo)
     try:
-        executor = _executor()
-        for _ in range(helpers):
-            executor.submit(batch.help)
-    except RuntimeError:
-        pass  # the interpreter shuts down or is out of threads: the calling thread does their share
-    try:
+        with contextlib.suppress(RuntimeError):  # there are no more threads: the calling one does their share
+            executor = _executor()
+            for _ in range(helpers):
+                executor.submit(batch.help)
         batch.work()
     finally:
-        batch.close()
+        _undisturbed(batch.close)
     return batch.outcome()
 
 
@@ -87,29 +85,26 @@ def map_bounded(function: Callable[[T], R], items: Iterable[T], window: int) -> 
     ``items`` is consumed lazily, in the caller's thread. An exception comes out in the place of its result. When the
     generator ends, closes or raises, no call is running any more.
     """
-    if window < 2 or cpu_count() == 1 or _is_worker():
+    if window < 2 or cpu_count() == 1 or _is_alone():
         yield from map(function, items)
         return
-    executor = _executor()
     source = iter(items)
-    flying: deque[Future[R]] = deque()
+    flying: deque[tuple[Future[R], T]] = deque()
     try:
-        flying.extend(executor.submit(function, item) for item in islice(source, window))
+        flying.extend((submit(function, item), item) for item in islice(source, window))
         while flying:
-            result = flying.popleft().result()
+            result = result_of(*flying.popleft(), function)
             yield result
             del result  # the caller owns it now; keeping it would hold one more than the window
-            flying.extend(executor.submit(function, item) for item in islice(source, 1))
+            flying.extend((submit(function, item), item) for item in islice(source, 1))
     finally:
-        for future in flying:
-            future.cancel()
-        wait(flying)
+        settle(future for future, _ in flying)
 
 
 def submit(function: Callable[[T], R], item: T) -> Future[R]:
     """``function(item)`` on one of the threads; done when this returns if there is no thread to spare."""
-    if cpu_count() > 1 and not _is_worker():
-        with contextlib.suppress(RuntimeError):  # the interpreter shuts down or is out of threads
+    if cpu_count() > 1 and not _is_alone():
+        with contextlib.suppress(RuntimeError):  # there are no more threads
             return _executor().submit(function, item)
     done: Future[R] = Future()
     try:
@@ -117,6 +112,38 @@ def submit(function: Callable[[T], R], item: T) -> Future[R]:
     except BaseException as error:
         done.set_exception(error)  # comes out where the result is asked for, as from a thread
     return done
+
+
+def result_of(future: Future[R], item: T, function: Callable[[T], R]) -> R:
+    """What ``submit(function, item)`` comes to. When the interpreter ends there are no threads any more to bring it."""
+    if sys.is_finalizing() and not future.done():
+        return function(item)
+    return future.result()
+
+
+def settle(futures: Iterable[Future[Any]]) -> None:
+    """Return when none of these calls is running any more; those that have not begun will not."""
+    begun = list(futures)
+    for future in begun:
+        future.cancel()
+    if not sys.is_finalizing():
+        _undisturbed(lambda: wait(begun))
+
+
+def _undisturbed(action: Callable[[], Any]) -> None:
+    """Repeat ``action`` until it ends, and raise after that what interrupted it.
+
+    A caller whom Ctrl-C takes out of a wait gets back memory that other threads are still writing to.
+    """
+    interrupt: BaseException | None = None
+    while True:
+        try:
+            action()
+            break
+        except BaseException as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 class _Batch(Generic[T, R]):
@@ -173,8 +200,9 @@ class _Batch(Generic[T, R]):
         return cast("list[R]", self.results)
 
 
-def _is_worker() -> bool:
-    return getattr(_state.thread, "is_worker", False)
+def _is_alone() -> bool:
+    """True in a thread of the pool, which waits for no other, and when the interpreter ends, which ends its threads."""
+    return getattr(_state.thread, "is_worker", False) or sys.is_finalizing()
 
 
 def _mark_worker(thread: threading.local) -> None:

@@ -95,6 +95,54 @@ def test_a_lock_that_a_thread_of_the_parent_holds_is_free_in_the_child(kind, tmp
     assert answer == str(use() if kind is not FrameCache else [0])
 
 
+class Wrapped(io.BufferedReader):
+    """A file of another kind, such as those that decompress, whose bytes are not those of the system's file."""
+
+
+@pytest.mark.parametrize("zstd", [None, 1])
+@pytest.mark.parametrize("kind", [io.FileIO, open, Wrapped])
+def test_a_file_object_has_one_position_for_parent_and_child_which_spoils_nothing(kind, zstd, tmp_path):
+    path = tmp_path / "cache"
+    path.write_bytes(cache_bytes(zstd=zstd))
+    file = {
+        io.FileIO: lambda: io.FileIO(path),
+        open: lambda: path.open("rb"),
+        Wrapped: lambda: Wrapped(io.FileIO(path)),
+    }
+    with file[kind]() as opened, hw.open(opened) as cache:
+        at = opened.tell()
+
+        def child() -> float:
+            answer = cache["layers.0.key"].gather().values.sum()
+            assert os.lseek(opened.fileno(), 0, os.SEEK_CUR) == position
+            return answer
+
+        position = os.lseek(opened.fileno(), 0, os.SEEK_CUR)
+        expected = "InvalidFileError" if kind is Wrapped else str(cache_sum())
+        assert at == opened.tell()
+        assert in_child(child) == expected
+        assert str(cache["layers.0.key"].gather().values.sum()) == str(cache_sum())
+
+
+def cache_sum() -> Any:
+    with hw.open(cache_bytes()) as cache:
+        return cache["layers.0.key"].gather().values.sum()
+
+
+def test_a_child_that_goes_on_writing_spoils_nothing_either(tmp_path):
+    path = tmp_path / "cache"
+    descriptor = hw.TensorDescriptor.build(hw.uint8, (4,), hw.RowMajorLayout(), (4,))
+    with hw.create(path) as writer:
+        writer.add("a", descriptor, [b"abcd"])
+        assert in_child(lambda: writer.add("b", descriptor, [b"efgh"])) == "InvalidFileError"
+        assert in_child(writer.close) == "InvalidFileError"
+        writer.add("c", descriptor, [b"ijkl"])
+    with hw.open(path) as file:
+        file.verify()
+        assert file.names == ("a", "c")
+    assert os.listdir(tmp_path) == ["cache"]
+
+
 def cache_bytes(**options: Any) -> bytes:
     out = io.BytesIO()
     pool = np.arange(3 * 4 * 2 * 8, dtype=np.float32).reshape(3, 4, 2, 8)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import hurray_wire as hw
 from hurray_wire import parallel
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(params=[1, 2, 4])
@@ -265,3 +272,68 @@ def test_a_forked_child_makes_its_own_threads() -> None:
 def test_run_while_the_interpreter_shuts_down_works_inline() -> None:
     ended = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.stdout.strip(), ended.returncode) == ("[0, 1, 2, 3]", 0), ended.stderr
+
+
+@pytest.mark.parametrize("cpus", [2, 4], indirect=True)
+def test_an_interrupt_comes_out_when_nobody_works_any_more(cpus: int) -> None:
+    """Ctrl-C while the calling thread works or waits for another one: what that writes to is in use till then."""
+    begun = threading.Event()
+    ended: list[int] = []
+
+    def work(number: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            begun.wait(20)
+            return
+        begun.set()
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        ended.append(number)
+
+    for _ in range(5):
+        begun.clear()
+        ended.clear()
+        with pytest.raises(KeyboardInterrupt):
+            parallel.run(work, range(2))
+        assert len(ended) == 1
+
+
+EXIT = """
+import sys
+sys.path.insert(0, "tests")
+import numpy as np
+import hurray_wire as hw
+from hurray_wire import parallel
+
+n = 4 << 20
+numbers = np.random.default_rng(0).integers(0, 4, n, dtype=np.uint8)
+descriptor = hw.TensorDescriptor.build(hw.uint8, (n,), hw.RowMajorLayout(), (n,))
+
+def abandoned():
+    with hw.create(sys.argv[1] + "/a.zst") as writer:
+        writer.add("a", descriptor, [numbers])
+        yield
+
+class Late:
+    def __init__(self):
+        self.writer = hw.create(sys.argv[1] + "/b.zst")
+        self.writer.add("a", descriptor, [numbers])
+    def __del__(self):
+        self.writer.close()
+
+kept = [abandoned(), parallel.map_bounded(lambda k: sum(range(10**6)), range(99), 4)]
+for generator in kept:
+    next(generator)
+late = Late()
+print("ends")
+"""
+
+
+def test_what_is_left_open_does_not_keep_the_interpreter_from_ending(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "ends\n"
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) in ([], ["b.zst"])
+    if (tmp_path / "b.zst").exists():
+        hw.open(tmp_path / "b.zst").verify()

@@ -18,7 +18,7 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,7 +29,7 @@ from ..limits import MAX_FRAME_BYTES, Limits
 from ..model.block_paged import BlockPagedLayout
 from ..model.descriptor import TensorDescriptor
 from ..model.shape import DYNAMIC
-from ..parallel import cpu_count, submit
+from ..parallel import cpu_count, result_of, settle, submit
 from ..wire import planes
 from ..wire.checksum import combined, crc32c
 from ..wire.seektable import encode_seek_table
@@ -83,7 +83,7 @@ class _Job(NamedTuple):
 
 class _UnderWay(NamedTuple):
     future: Future[tuple[bytes, int]]
-    size: int
+    job: _Job
     memory: Bytes | None  # to be used again
     tally: Tally | None
 
@@ -156,9 +156,7 @@ class CompressedSink(Sink):
         futures = [frame.future for frame in self._under_way]
         self._under_way.clear()
         if self._process == os.getpid():  # in a forked child nobody is at work on them
-            for future in futures:
-                future.cancel()
-            wait(futures)
+            settle(futures)
         self._inner.abort()
 
     def _write(self, view: memoryview) -> None:
@@ -211,7 +209,7 @@ class CompressedSink(Sink):
             future.set_result(_compressed(job))
         else:
             future = submit(_compressed, job)
-        self._under_way.append(_UnderWay(future, size, memory, tally))
+        self._under_way.append(_UnderWay(future, job, memory, tally))
         self._under_way_bytes += size
         while self._under_way_bytes > self._under_way_limit or len(self._under_way) > _UNDER_WAY_FRAMES:
             self._hand_on()
@@ -223,8 +221,9 @@ class CompressedSink(Sink):
                 "frames of this file were being compressed when the process forked; the child cannot finish them",
                 rule="file.unfinished",
             )
-        future, size, memory, tally = self._under_way.popleft()
-        frame, checksum = future.result()
+        future, job, memory, tally = self._under_way.popleft()
+        frame, checksum = result_of(future, job, _compressed)
+        size = len(job.memory)
         self._under_way_bytes -= size
         if memory is not None and len(memory) == self._frame_bytes:
             self._spare.append(memory)

@@ -149,6 +149,9 @@ class CompressedSource(CopyingSource):
         begins, ends = self._begins[first], self._begins[behind]
         return self._inner.prefetch(list(zip(begins.tolist(), (ends - begins).tolist(), strict=True)))
 
+    def reads_from(self, target: object) -> bool:
+        return self._inner.reads_from(target)
+
     def check_empty_frames(self) -> None:
         """Look at the frames that hold nothing, which no reading touches. Raises InvalidFileError."""
         for number in np.flatnonzero(self._table.decompressed_sizes == 0).tolist():

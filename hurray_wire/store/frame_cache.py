@@ -1,15 +1,17 @@
 """A small store of inflated frames, least recently used out first: what neighbouring requests have in common.
 
 Several threads may ask at once. A frame that one thread is inflating is waited for by the others, never inflated twice;
-the thread that inflates waits for nobody, so this cannot deadlock.
+the thread that inflates waits for nobody, so this cannot deadlock. It may be interrupted anywhere (Ctrl-C): then one of
+the others inflates.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +22,8 @@ from .. import forks
 __all__ = ["FrameCache"]
 
 Bytes: TypeAlias = NDArray[np.uint8]
+
+_PATIENCE = 1.0  # seconds, after which one who waits looks whether there still is somebody to wait for
 
 
 class FrameCache:
@@ -40,29 +44,37 @@ class FrameCache:
 
     def get(self, number: int, make: Callable[[int], Bytes]) -> Bytes:
         """Frame ``number``, inflated by ``make(number)`` if it is not here. Raises what ``make`` raises."""
-        with self._lock:
-            held = self._held.get(number)
-            if held is not None:
-                self._held.move_to_end(number)
-                return held
-            coming = self._coming.get(number)
-            if coming is None:
-                mine = self._coming[number] = Future()
-        if coming is not None:
-            return coming.result()
-        try:
-            made = make(number)
-        except BaseException as error:
-            with self._lock:
-                del self._coming[number]
-            mine.set_exception(error)
-            raise
-        with self._lock:
-            self.made += 1
-            self._keep(number, made)
-            del self._coming[number]
-        mine.set_result(made)
-        return made
+        while True:
+            mine: Future[Bytes] | None = None
+            try:
+                with self._lock:
+                    held = self._held.get(number)
+                    if held is not None:
+                        self._held.move_to_end(number)
+                        return held
+                    coming = self._coming.get(number)
+                    if coming is None:
+                        mine = Future()
+                        self._coming[number] = mine
+                if mine is not None:
+                    made = make(number)
+                    with self._lock:
+                        self.made += 1
+                        self._keep(number, made)
+                    mine.set_result(made)
+                    return made
+                assert coming is not None
+                with contextlib.suppress(CancelledError, TimeoutError):
+                    return coming.result(_PATIENCE)
+            except Exception as error:
+                if mine is not None:
+                    mine.set_exception(error)
+                raise
+            finally:
+                # An interrupt may come between any two calls. This pop is the first; whoever still waits looks again.
+                # An interrupted thread leaves no error either, for it is no reason that others should not read.
+                if mine is not None and self._coming.pop(number, None) is mine and not mine.done():
+                    mine.cancel()
 
     def count(self) -> None:
         """One more frame was inflated, past this store."""

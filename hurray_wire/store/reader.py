@@ -192,6 +192,10 @@ class File(Mapping[str, Tensor]):
             verification = Verification(*parts, tensor=self.__getitem__, metadata=self.metadata, limits=self._limits)
             return verification.run(progress, only)
 
+    def reads_from(self, target: object) -> bool:
+        """Whether this very object is where the bytes of the file come from."""
+        return self._source.reads_from(target)
+
     def close(self) -> None:
         """Refuse further reading. Arrays that borrow mapped memory stay valid. Closing twice is fine."""
         self._source.close()

@@ -112,7 +112,12 @@ class _PathSink(_FdSink):
         self._process = os.getpid()
         super().__init__(self._open())
 
+    def _write(self, view: memoryview) -> None:
+        self._check_process()
+        super()._write(view)
+
     def commit(self, *, durable: bool) -> None:
+        self._check_process()
         try:
             if durable:
                 os.fsync(self._fd)
@@ -135,6 +140,11 @@ class _PathSink(_FdSink):
             # a forked child that unwinds is not the one that writes
             if self._process == os.getpid() and os.path.lexists(temporary):
                 os.unlink(temporary)
+
+    def _check_process(self) -> None:
+        """A forked child has the same file, and a position in it, in common with its parent, who goes on writing."""
+        if self._process != os.getpid():
+            raise InvalidFileError("the file was begun by another process", rule="file.unfinished")
 
     def _open(self) -> int:
         """A new file in the folder of the path; without a name, so that a killed writer leaves nothing, where

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import mmap
 import operator
 import os
@@ -42,6 +43,7 @@ __all__ = [
     "runs",
 ]
 
+_PLAIN_FILES = (io.BufferedReader, io.BufferedRandom, io.FileIO)  # what they read are the bytes of the file
 _OBJECT_MAX = (1 << 63) - 1  # what positions in a file are
 
 # Named by the mmap module from Python 3.13 on; this is its value on every Linux but a few old architectures
@@ -89,6 +91,10 @@ class Source(ABC):
         are told: what is fetched ahead is bounded.
         """
         return len(ranges)
+
+    def reads_from(self, target: object) -> bool:
+        """Whether this very object is where the bytes come from, so that writing to it would destroy them."""
+        return False
 
     def check_empty_frames(self) -> None:  # noqa: B027 -- most sources have no frames
         """Look at compressed frames that hold nothing, which no reading touches."""
@@ -207,20 +213,20 @@ class FileSource(CopyingSource):
         self.close()
 
     def _read_into(self, offset: int, out: memoryview) -> None:
-        done = 0
-        while done < len(out):
-            count = os.preadv(self._fd, [out[done : done + (1 << 30)]], offset + done)
-            if count == 0:
-                raise _shrunk(offset + done, len(out) - done)
-            done += count
+        _pread(self._fd, offset, out)
 
 
 class ObjectSource(CopyingSource):
-    """A seekable binary object. The object is borrowed, its position is ours while we live, and it is never closed."""
+    """A seekable binary object. The object is borrowed, its position is ours while we live, and it is never closed.
+
+    A forked child has a copy of the object, but one position in the file with its parent: there, files of Python's own
+    are read without a position, and others that stand on a file of the system are refused.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
         self._file = file
+        self._fd: int | None = None  # to be read from without a position
         self._lock = threading.Lock()
         self.size = self._seek(0, os.SEEK_END)
         if not 0 <= self.size <= _OBJECT_MAX:
@@ -231,8 +237,21 @@ class ObjectSource(CopyingSource):
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
+        self._fd = _descriptor(self._file)
+
+    def reads_from(self, target: object) -> bool:
+        return target is self._file
 
     def _read_into(self, offset: int, out: memoryview) -> None:
+        if self._fd is not None:
+            if type(self._file) not in _PLAIN_FILES:
+                raise InvalidFileError(
+                    f"a {type(self._file).__name__} has one position for a process and its forked child; open the file "
+                    "in the child, or by its path",
+                    rule="file.object",
+                )
+            _pread(self._fd, offset, out)
+            return
         with self._lock:
             self._seek(offset, os.SEEK_SET)
             done = 0
@@ -272,6 +291,23 @@ def open_source(target: Any, *, use_mmap: bool = True) -> Source:
         return BytesSource(target)
     except TypeError as cause:
         raise TypeError(f"cannot open a {type(target).__name__}: not a path, bytes or a seekable object") from cause
+
+
+def _pread(fd: int, offset: int, out: memoryview) -> None:
+    done = 0
+    while done < len(out):
+        count = os.preadv(fd, [out[done : done + (1 << 30)]], offset + done)
+        if count == 0:
+            raise _shrunk(offset + done, len(out) - done)
+        done += count
+
+
+def _descriptor(file: Any) -> int | None:
+    """The number of the system's file that an object reads from; None if it reads from memory, or nobody knows."""
+    try:
+        return int(file.fileno())
+    except (AttributeError, OSError, ValueError):  # io.UnsupportedOperation is both of the latter
+        return None
 
 
 def runs(rows: NDArray[np.int64]) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import sys
 import threading
 import tracemalloc
 
@@ -25,6 +26,7 @@ import hurray_wire as hw
 from hurray_wire import parallel
 from hurray_wire.limits import Limits
 from hurray_wire.store import compressed_sink, compressed_source
+from hurray_wire.store.frame_cache import FrameCache
 
 # 200 pages of 128 bytes: with frames of 4 KiB, 32 pages in each, 7 frames a pool
 LENS = (100, 3, 60)
@@ -286,3 +288,57 @@ def test_a_compressed_stream_is_called_so():
     hw.send_snapshot(out, [(np.zeros((2, 4, 1, 8)),) * 2], block_tables=[[1]], seq_lens=[3])
     with pytest.raises(hw.InvalidFileError, match="a compressed stream; inflate it with zstd -d first"):
         hw.open(zstandard.compress(out.getvalue()))
+
+
+def test_an_interrupt_anywhere_leaves_no_frame_that_others_wait_for():
+    """A KeyboardInterrupt at every line of the store in turn, in the thread that inflates."""
+    code = FrameCache.get.__code__
+    lines = sorted({line for _, _, line in code.co_lines() if line is not None and line > code.co_firstlineno})
+    frame = np.arange(5, dtype=np.uint8)
+    interrupted = 0
+    for line in lines:
+        cache = FrameCache(100)
+
+        def trace(where, event, _, line=line):
+            if where.f_code is code and event == "line" and where.f_lineno == line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            cache.get(3, lambda _: frame)
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(None)
+        reader = threading.Thread(target=cache.get, args=(3, lambda _: frame), daemon=True)
+        reader.start()
+        reader.join(30)
+        assert not reader.is_alive(), f"line {line}"
+        assert 3 in cache
+    assert interrupted > 8
+
+
+def test_who_waits_for_a_thread_that_is_interrupted_inflates_the_frame():
+    cache, begun, leave = FrameCache(100), threading.Event(), threading.Event()
+
+    def interrupted(_):
+        begun.set()
+        leave.wait(30)
+        raise KeyboardInterrupt
+
+    def first():
+        with pytest.raises(KeyboardInterrupt):
+            cache.get(0, interrupted)
+
+    one = threading.Thread(target=first)
+    one.start()
+    begun.wait(30)
+    found = []
+    other = threading.Thread(target=lambda: found.append(cache.get(0, lambda _: np.ones(2, np.uint8)).tolist()))
+    other.start()
+    leave.set()
+    one.join(30)
+    other.join(30)
+    assert found == [[1, 1]]
