@@ -22,7 +22,7 @@ class Limits:
     """What reading may cost. Exceeding one raises ``LimitError``; raise a field to read an unusual file on purpose.
 
     All fields are counts or bytes. The defaults admit every snapshot we know of (a 100,000-tensor file included) and
-    keep a hostile file from asking for more than some tens of MiB before it is refused.
+    keep a hostile file from asking for more than some hundreds of MiB before it is refused.
     """
 
     max_tensors: int = 1 << 22
@@ -51,8 +51,8 @@ class Limits:
     """A plain Zstandard file is inflated whole into anonymous memory."""
 
     max_inflated_ratio: int = 1024
-    """A compressed frame, or a plain Zstandard file, that inflates to more than 256 MiB has at least one byte for so
-    many. Caches are a thousand times denser, and what is all zeros is still read in frames of usual size.
+    """A compressed frame, a plain Zstandard file, or all frames that are asked for at once, that inflate to more than
+    256 MiB have at least one byte for so many. Caches are a thousand times denser.
     """
 
     max_frames: int = 1 << 22
@@ -63,7 +63,8 @@ class Limits:
     came from a file."""
 
     max_dense_ratio: int = 1024
-    """An array above 256 MiB takes at most this many times the bytes that the file stores of its tensor.
+    """An array above 256 MiB takes at most this many times the bytes that the file stores of its tensor, which a
+    compressed file does by its average.
 
     Strides of 0, shared pages and sparse layouts let a few bytes stand for many. Padding a batch multiplies by its
     number of sequences at most, and a tensor that is sparser than this is better used as it is.

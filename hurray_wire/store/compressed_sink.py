@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import IncompatibleError, InvalidFileError, LimitError, UnsupportedError
-from ..limits import MAX_FRAME_BYTES, Limits
+from ..limits import FREE_BYTES, Limits
 from ..model.block_paged import BlockPagedLayout
 from ..model.descriptor import TensorDescriptor
 from ..model.shape import DYNAMIC
@@ -108,11 +108,11 @@ class CompressedSink(Sink):
         self._sizes, self._inflated_sizes, self._checksums = array("I"), array("I"), array("I")
 
     def check_unit(self, unit_bytes: int) -> None:
-        if unit_bytes > MAX_FRAME_BYTES:
+        if unit_bytes > FREE_BYTES:  # of zeros it would be more than a reader inflates out of a few bytes
             raise UnsupportedError(
-                f"a page of {unit_bytes} bytes does not fit into a frame, which holds {MAX_FRAME_BYTES} at most",
+                f"a page of {unit_bytes} bytes does not fit into a frame, which holds {FREE_BYTES} at most",
                 rule="compressed.page-size",
-                declared=MAX_FRAME_BYTES,
+                declared=FREE_BYTES,
                 found=unit_bytes,
             )
 

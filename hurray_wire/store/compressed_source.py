@@ -181,6 +181,17 @@ class CompressedSource(CopyingSource):
                     done += end - begin
                 number += 1
 
+        asked = sum(len(out) for _, out in parts)
+        stored = int(self._table.compressed_sizes[list(wanted)].sum())
+        if asked > (allowed := inflated_bytes_allowed(stored, self._limits)):
+            raise LimitError(
+                f"{asked} bytes are asked for out of {len(wanted)} frames of {stored}, above the limit of {allowed} "
+                "(see Limits.max_inflated_ratio)",
+                rule="limit.inflated-bytes",
+                declared=allowed,
+                found=asked,
+            )
+
         def copy(item: tuple[int, list[Piece]]) -> None:
             number, pieces = item
             whole = len(pieces) == 1 and len(pieces[0][2]) == int(self._table.decompressed_sizes[number])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar
 
@@ -92,7 +93,7 @@ class File(Mapping[str, Tensor]):
         self._source = source
         self._said = said
         self._permissive = permissive
-        self._limits = limits or Limits()
+        self._limits = _stored(limits or Limits(), source.compression)
         self._seq_lens = None if seq_lens is None else given_lengths(seq_lens)
         self._tensors: dict[str, Tensor] = {}
         self._lock = threading.RLock()
@@ -318,6 +319,14 @@ def open_as(
         except BaseException:
             source.close()
             raise
+
+
+def _stored(limits: Limits, compression: Compression | None) -> Limits:
+    """The limits by which a byte of a tensor counts as what the file, if it is compressed, stores for it on average."""
+    if compression is None:
+        return limits
+    ratio = limits.max_dense_ratio * compression.compressed_bytes // max(compression.inflated_bytes, 1)
+    return replace(limits, max_dense_ratio=min(limits.max_dense_ratio, ratio))
 
 
 def checked_lengths(tensor: Tensor) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import struct
 import tracemalloc
@@ -245,6 +246,50 @@ def test_who_asks_for_it_may_have_more_out_of_little():
     with pytest.raises(hw.InvalidFileError) as caught:
         hw.open(file, limits=hw.Limits(max_inflated_ratio=1 << 15))
     assert caught.value.rule == "compressed.table-checksum"  # it has been inflated
+
+
+class Zeros:
+    """A buffer of so many zeros."""
+
+    def __init__(self, nbytes):
+        self.nbytes = nbytes
+
+    def chunks(self):
+        piece = np.zeros(1 << 20, dtype=np.uint8)
+        for start in range(0, self.nbytes, len(piece)):
+            yield piece[: self.nbytes - start]
+
+
+def test_a_buffer_of_zeros_is_held_to_the_frames_that_it_comes_from():
+    """Frames of usual size, and a vector of 257 MiB in a file of some KB."""
+    out = io.BytesIO()
+    size = 257 << 20
+    with hw.create(out, zstd=1) as writer:
+        writer.add("t", hw.TensorDescriptor.build(hw.uint8, (size,), hw.RowMajorLayout(), (size,)), [Zeros(size)])
+    assert len(out.getvalue()) < 1 << 16
+    with hw.open(out.getvalue()) as file:
+        with pytest.raises(hw.LimitError) as caught:
+            file["t"].buffers[0]
+        assert caught.value.rule == "limit.inflated-bytes"
+        file.verify()  # piece by piece
+    with hw.open(out.getvalue(), limits=hw.Limits(max_inflated_ratio=1 << 20)) as file:
+        assert file["t"].buffers[0].nbytes == size
+
+
+def test_pages_that_many_sequences_share_are_held_to_the_compressed_file():
+    """One page of 64 MiB, 200 sequences of it: 12.5 GiB."""
+    page = 1 << 26
+    layout = hw.BlockPagedLayout(page_size=1, num_pages=1, paged_axis=0, num_seqs=200)
+    out = io.BytesIO()
+    descriptor = hw.TensorDescriptor.build(hw.uint8, (200, 1, page), layout, (page, 800, 804))
+    with hw.create(out, zstd=1) as writer:
+        writer.add("key", descriptor, [Zeros(page), bytes(800), np.arange(201, dtype=np.uint32)])
+    with hw.open(out.getvalue(), seq_lens=[1] * 200) as file:
+        for use in (file["key"].gather, file["key"].ragged):
+            with pytest.raises(hw.LimitError) as caught:
+                use()
+            assert caught.value.rule == "limit.dense-bytes"
+        assert file["key"].gather([7]).values.nbytes == page
 
 
 def test_a_plain_file_that_does_not_begin_as_a_file_is_not_inflated_further(monkeypatch):
