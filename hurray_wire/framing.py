@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from .errors import StreamError
+from .errors import LimitError, StreamError
+from .limits import Limits
 from .model import element_types as et
 from .model.descriptor import TensorDescriptor
 from .model.layouts import CompositeLayout, RowMajorLayout
@@ -19,12 +20,23 @@ from .store.handed import WRITTEN
 from .store.stream import StreamWriter, check_streamable
 from .wire.metadata import decode_metadata, encode_metadata
 
-__all__ = ["NAMES_KEY", "Group", "send_group"]
+__all__ = ["NAMES_KEY", "Group", "check_metadata_size", "send_group"]
 
 NAMES_KEY = "hurray_wire.names"
 
 Group: TypeAlias = Sequence[tuple[str, tuple[TensorDescriptor, Callable[[], Sequence[Any]]]]]
 """The members of a group after the metadata: name, descriptor, and a function for the buffers."""
+
+
+def check_metadata_size(size: int, limits: Limits) -> None:
+    """Raise LimitError for a first member that is larger than the metadata of a file may be."""
+    if size > limits.max_metadata_bytes:
+        raise LimitError(
+            f"the metadata has {size} bytes, above the limit of {limits.max_metadata_bytes}",
+            rule="limit.metadata-bytes",
+            declared=limits.max_metadata_bytes,
+            found=size,
+        )
 
 
 def send_group(
@@ -41,7 +53,8 @@ def send_group(
     receiver to see.
     """
     section = encode_metadata({**metadata, NAMES_KEY: [name for name, _ in tensors]})
-    decode_metadata(memoryview(section))  # refused here rather than by whoever receives it
+    check_metadata_size(len(section), WRITTEN)
+    decode_metadata(memoryview(section), limits=WRITTEN)  # refused here rather than by whoever receives it
     for name, (descriptor, _) in tensors:
         if isinstance(descriptor.layout, CompositeLayout):
             raise StreamError(

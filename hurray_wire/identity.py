@@ -1,7 +1,8 @@
 """Which batch a snapshot holds, as its metadata say it (spec/snapshot.md, identity).
 
-:func:`identity_metadata` checks what a caller says and gives the metadata of a snapshot; a reader that asks for a share
-of the heads trusts them. The metadata of files at large are left to ``wire/metadata.py``.
+:func:`identity_metadata` checks what a caller says and gives the metadata of a snapshot, :func:`renewed_metadata` those
+of one that is written again; a reader that asks for a share of the heads trusts them. The metadata of files at large
+are left to ``wire/metadata.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from ._version import __version__
 from .errors import IncompatibleError, InvalidFileError
 
-__all__ = ["SNAPSHOT_KEY", "SNAPSHOT_VERSION", "identity_metadata"]
+__all__ = ["SNAPSHOT_KEY", "SNAPSHOT_VERSION", "identity_metadata", "renewed_metadata"]
 
 SNAPSHOT_KEY = "hurray_wire.snapshot"
 SNAPSHOT_VERSION = 1
@@ -27,6 +28,8 @@ _NUMBERS = {
     "first_token": "first_token",
 }
 _KEYS = _TEXT | _NUMBERS
+_PAIRS = (("tp.rank", "tp.size"), ("pp.rank", "pp.size"))
+_OURS = "hurray_wire."  # what begins so is written by whoever writes the file
 _LARGEST = (1 << 63) - 1  # an i64 in the file
 
 
@@ -36,10 +39,7 @@ def identity_metadata(given: Mapping[str, Any] | None, layout: str, identity: Ma
     Raises InvalidFileError for a key that starts with "hurray_wire.", TypeError for an unknown argument,
     IncompatibleError for an identity that cannot be (rule snapshot.identity).
     """
-    given = dict(given or {})
-    for key in given:
-        if str(key).startswith("hurray_wire."):
-            raise InvalidFileError(f"metadata key {key!r} is reserved", rule="snapshot.reserved-key", found=key)
+    given = _unreserved(given)
     unknown = sorted(set(identity) - set(_KEYS))
     if unknown:
         raise TypeError(f"unexpected argument {unknown[0]!r}")
@@ -50,9 +50,34 @@ def identity_metadata(given: Mapping[str, Any] | None, layout: str, identity: Ma
         if _KEYS[name] in given:
             raise _refusal(f"{_KEYS[name]!r} is in metadata and given as {name}= too; say it once", given[_KEYS[name]])
         named[_KEYS[name]] = value
-    ours = {SNAPSHOT_KEY: SNAPSHOT_VERSION, "producer": f"hurray_wire {__version__}"}
-    told = {**ours, **named, "source.layout": layout, **given}
+    told = {**_written_by_us(), **named, "source.layout": layout, **given}
     return {**told, **_checked(told)}
+
+
+def renewed_metadata(there: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The metadata of a snapshot that is written again: those that are ``there``, with ``given`` in place of what it
+    names, and in their order; who writes it is said anew.
+
+    Whatever another writer has said stays as it is. What is given is held to the rules, and the other half of a pair
+    (a rank and the number of ranks) with it. Raises as :func:`identity_metadata`.
+    """
+    given = _unreserved(given)
+    own = {key: value for key, value in there.items() if key != "producer" and not key.startswith(_OURS)}
+    told = {**_written_by_us(), **own, **given}
+    concerned = set(given).union(*(pair for pair in _PAIRS if not set(pair).isdisjoint(given)))
+    told |= _checked({key: value for key, value in told.items() if key in concerned})
+    return {key: told[key] for key in there if key in told} | told
+
+
+def _unreserved(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    for key in given or ():
+        if str(key).startswith(_OURS):
+            raise InvalidFileError(f"metadata key {key!r} is reserved", rule="snapshot.reserved-key", found=key)
+    return dict(given or {})
+
+
+def _written_by_us() -> dict[str, Any]:
+    return {SNAPSHOT_KEY: SNAPSHOT_VERSION, "producer": f"hurray_wire {__version__}"}
 
 
 def _checked(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,13 +91,13 @@ def _checked(told: Mapping[str, Any]) -> dict[str, Any]:
     for key in _NUMBERS.values():
         if key in told:
             checked[key] = _whole(key, told[key])
-    for group in ("tp", "pp"):
-        rank, size = checked.get(f"{group}.rank"), checked.get(f"{group}.size")
+    for ranks, sizes in _PAIRS:
+        rank, size = checked.get(ranks), checked.get(sizes)
         if (rank is None) != (size is None):
-            there, lacking = ("size", "rank") if rank is None else ("rank", "size")
-            raise _refusal(f"{group}.{there} is given without {group}.{lacking}", size if rank is None else rank)
+            there, lacking = (sizes, ranks) if rank is None else (ranks, sizes)
+            raise _refusal(f"{there} is given without {lacking}", size if rank is None else rank)
         if rank is not None and size is not None and rank >= size:
-            raise _refusal(f"{group}.rank {rank} is not one of {size} ranks, 0 to {group}.size - 1", rank)
+            raise _refusal(f"{ranks} {rank} is not one of {size} ranks, 0 to {sizes} - 1", rank)
     return checked
 
 

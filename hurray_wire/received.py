@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import StreamError
-from .framing import NAMES_KEY
+from .framing import NAMES_KEY, check_metadata_size
 from .limits import Limits
 from .model import element_types as et
 from .model.layouts import CompositeLayout, RowMajorLayout
@@ -81,6 +81,10 @@ class ReceivedTensors(Mapping[str, Tensor]):
         buffers = [handle for tensor in tensors for handle in tensor.descriptor.buffers]
         return Report(len(tensors), len(buffers), 0, 0, sum(handle.byte_size for handle in buffers))
 
+    def reads_from(self, target: object) -> bool:
+        """Nothing is read any more."""
+        return False
+
     def close(self) -> None:
         """Nothing is open; the tensors stay valid."""
 
@@ -98,7 +102,7 @@ class ReceivedTensors(Mapping[str, Tensor]):
 
     def _companion_scale(self, name: str) -> NDArray[Any] | None:
         companion = self._tensors.get(f"{name}{SCALE_SUFFIX}")
-        return None if companion is None else companion.numpy()
+        return None if companion is None or isinstance(companion, PagedTensor) else companion.numpy()
 
 
 class Collector:
@@ -163,6 +167,7 @@ def _metadata_of(tensor: Tensor, limits: Limits) -> Metadata:
             rule="snapshot.stream-metadata",
             found=repr(tensor),
         )
+    check_metadata_size(d.buffers[0].byte_size, limits)
     return decode_metadata(memoryview(np.ascontiguousarray(tensor.numpy()).data), limits=limits)
 
 

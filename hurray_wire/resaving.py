@@ -10,32 +10,35 @@ a copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .adapters.tables import Tables
+from .arrays.composite import Node, check_tree, group_members
 from .arrays.dequantize import parameters
+from .arrays.memory import stored_bytes
 from .errors import IncompatibleError, UnsupportedError
 from .export_pages import chosen_tables, several
-from .identity import identity_metadata
+from .identity import renewed_metadata
 from .model.descriptor import TensorDescriptor
 from .model.element_types import buffer_bytes
+from .model.layouts import CompositeLayout
 from .model.quantization import PerBlockAffine
 from .model.shape import is_dynamic
 from .paged_tensor import PagedTensor
 from .preparing import lengths_tensor
 from .selection import PagePlan, PoolChunks, PoolInput, plan_pages
-from .store.reader import SCALE_SUFFIX, SEQ_LENS
+from .store.reader import SCALE_SUFFIX, SEQ_LENS, checked_lengths
 from .tensors import Tensor
 
-__all__ = ["Resaved", "resaved"]
+__all__ = ["Resaved", "Tensors", "resaved"]
 
-_OURS = "hurray_wire."  # what begins so is written by whoever writes the file
 _OWN_BUFFERS = 3  # page pool, block table, seq_ptr; parameters of quantization follow
 
 
@@ -67,7 +70,9 @@ class Resaved:
     def in_group_order(self) -> list[tuple[str, _Planned]]:
         """The tensors as the group of a stream has them: the lengths, those that are block-paged, each with its scale
         behind it, and what is neither (spec/snapshot.md, "On a stream")."""
-        order = [SEQ_LENS, *(own for name in self.paged for own in (name, f"{name}{SCALE_SUFFIX}"))]
+        paged = set(self.paged)
+        own = ((name, *{f"{name}{SCALE_SUFFIX}"} - paged) for name in self.paged)
+        order = [SEQ_LENS, *chain.from_iterable(own)]
         places = {name: place for place, name in enumerate(order)}
         return sorted(self.tensors, key=lambda named: places.get(named[0], len(places)))
 
@@ -102,9 +107,10 @@ def resaved(
     """Plan how the ``kept`` of the block-paged tensors in ``held`` are written again, and all that is not block-paged.
 
     ``seqs`` chooses sequences, in this order (all by default); ``metadata`` takes the place of what it names, and what
-    there is keeps its order. Raises what
-    reading tables and lengths raises, IncompatibleError where the tensors are not of one batch or for a number that is
-    no sequence, InvalidFileError for a reserved key.
+    there is keeps its order. Raises what reading tables and lengths raises, IncompatibleError where the tensors are not
+    of one batch, for a number that is no sequence, for what has the name of the lengths and is none, and for a
+    composite of which only a part would be left; InvalidFileError for one that its members would not fit any more, and
+    for a reserved key.
     """
     chosen = several(seqs, "seqs")
     plans: dict[str, _Planned] = {}
@@ -118,29 +124,51 @@ def resaved(
                 rule="export.batch",
             )
         plans[str(tensor.name)] = _plan(tensor, tables, compact=compact, scrub=scrub, whole=chosen is None)
-    return Resaved(_metadata(held.metadata, metadata), list(_tensors(held, plans, first)), tuple(plans))
-
-
-def _metadata(there: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the snapshot tells of itself, with what is given in place of it; who writes it is said anew."""
-    own = {key: value for key, value in there.items() if key != "producer" and not key.startswith(_OURS)}
-    told = identity_metadata({**own, **(given or {})}, "split-nhd", {})
-    return {key: told[key] for key in there if key in told} | told
+    tensors = list(_tensors(held, plans, first))
+    check_tree(group_members(descriptor for _, (descriptor, _) in tensors))
+    return Resaved(renewed_metadata(held.metadata, metadata), tensors, tuple(plans))
 
 
 def _tensors(held: Tensors, plans: Mapping[str, _Planned], tables: Tables | None) -> Iterator[tuple[str, _Planned]]:
     """Every tensor in the order in which it is held, but those that are left out, with their scales."""
     tensors = {name: held[name] for name in held.names}
-    left_out = {name for name, tensor in tensors.items() if isinstance(tensor, PagedTensor) and name not in plans}
+    left_out = _left_out(tensors, plans)
     new = dict(plans)
     if tables is not None:
         _, descriptor, lengths = lengths_tensor(tables.seq_lens)
-        new[SEQ_LENS] = descriptor, lambda: lengths
         if SEQ_LENS not in tensors:
-            yield SEQ_LENS, new[SEQ_LENS]
+            yield SEQ_LENS, (descriptor, lambda: lengths)
+        # what has this name and is something else is refused rather than lost
+        elif not np.array_equal(checked_lengths(tensors[SEQ_LENS]).astype(np.int64), tables.seq_lens):
+            new[SEQ_LENS] = descriptor, lambda: lengths
     for name, tensor in tensors.items():
-        if name not in left_out and name.removesuffix(SCALE_SUFFIX) not in left_out:
+        if name not in left_out:
             yield name, new.get(name) or (tensor.descriptor, partial(list, tensor.buffers))
+
+
+def _left_out(tensors: Mapping[str, Tensor], plans: Mapping[str, _Planned]) -> set[str]:
+    """The block-paged tensors that are not planned, with their scales. No composite may lose a member to them."""
+    paged = {name for name, tensor in tensors.items() if isinstance(tensor, PagedTensor)}
+    heads = {name for name, tensor in tensors.items() if isinstance(tensor.descriptor.layout, CompositeLayout)}
+    left_out = paged - plans.keys()
+    scales = {f"{name}{SCALE_SUFFIX}" for name in left_out}
+    left_out |= (scales & tensors.keys()) - paged - heads  # the members of a head would be left without it
+    if left_out and heads:
+        _check_whole(group_members(tensor.descriptor for tensor in tensors.values()), list(tensors), left_out)
+    return left_out
+
+
+def _check_whole(nodes: Iterable[Node], names: Sequence[str], left_out: Collection[str]) -> None:
+    for node in nodes:
+        for member in node.members:
+            if names[member.number] in left_out:
+                raise IncompatibleError(
+                    f"the composite {names[node.number]!r} would lose its member {names[member.number]!r}, which is "
+                    "not chosen",
+                    rule="composite.torn",
+                    found=names[member.number],
+                )
+        _check_whole(node.members, names, left_out)
 
 
 def _plan(tensor: PagedTensor, tables: Tables, *, compact: bool, scrub: bool, whole: bool) -> _Planned:
@@ -150,7 +178,15 @@ def _plan(tensor: PagedTensor, tables: Tables, *, compact: bool, scrub: bool, wh
         raise UnsupportedError(
             f"{tensor.name!r} has a dynamic shape, so its pages have no size", rule="descriptor.dynamic"
         )
-    plan = plan_pages(tables, num_pages=layout.num_pages, page_size=layout.page_size, compact=compact, scrub=scrub)
+    plan = plan_pages(
+        tables,
+        num_pages=layout.num_pages,
+        page_size=layout.page_size,
+        compact=compact,
+        scrub=scrub,
+        limits=tensor.limits,
+        stored=stored_bytes(descriptor),
+    )
     parts = _parameters(tensor, plan)
     index = [array.astype(layout.index_dtype) for array in (plan.block_table, plan.seq_ptr)]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from .arrays.memory import within_memory
 from .errors import InvalidFileError
 from .model.descriptor import TensorDescriptor
 from .preparing import prepare
@@ -20,6 +21,7 @@ from .wire.container import MAX_ALIGNMENT, MIN_ALIGNMENT
 __all__ = ["save_snapshot", "write_file"]
 
 
+@within_memory
 def save_snapshot(
     target: Any,
     layers: Any,

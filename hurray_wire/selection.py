@@ -9,6 +9,7 @@ order (``compact``), how many slots of each are kept (``scrub``), and the block 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,9 @@ from numpy.typing import NDArray
 from .adapters.copying import copy_pages
 from .adapters.rows import PageRows
 from .adapters.tables import Tables
+from .arrays.memory import allocate
 from .arrays.packing import pack
+from .limits import Limits
 from .model.element_types import ElementType, buffer_bytes
 from .page_copy import as_bits
 from .parallel import map_bounded
@@ -52,11 +55,23 @@ class PagePlan:
     seq_ptr: Ints
 
 
-def plan_pages(tables: Tables, *, num_pages: int, page_size: int, compact: bool, scrub: bool) -> PagePlan:
+def plan_pages(
+    tables: Tables,
+    *,
+    num_pages: int,
+    page_size: int,
+    compact: bool,
+    scrub: bool,
+    limits: Limits | None = None,
+    stored: int | None = None,
+) -> PagePlan:
     """The plan for a pool of ``num_pages`` pages, in which ``tables`` (checked, trimmed by length) name pages.
 
     ``compact`` writes only referenced pages, in the order in which sequences first use them, so that a sequence lies in
     one run; a page named twice is written once. ``scrub`` keeps of each page the slots that some sequence uses.
+
+    Raises LimitError for more pages than ``limits`` and memory allow to plan: pages without bytes are as many as
+    anybody says. ``stored`` are the bytes of the tensor that holds them, if it comes from a file.
     """
     table, pages = tables.block_table, None
     if compact:
@@ -71,7 +86,7 @@ def plan_pages(tables: Tables, *, num_pages: int, page_size: int, compact: bool,
         counts = np.diff(tables.seq_ptr)
         position = np.arange(len(table)) - np.repeat(tables.seq_ptr[:-1], counts)
         tokens = np.minimum(np.repeat(tables.seq_lens, counts) - position * page_size, page_size)
-        kept = np.zeros(written, dtype=np.int64)
+        kept = allocate((written,), np.dtype(np.int64), limits, stored=stored, zeroed=True)
         np.maximum.at(kept, table, tokens)
     return PagePlan(written, page_size, pages, kept, table.astype(np.int64), tables.seq_ptr)
 
@@ -81,6 +96,15 @@ def deduplicated(plan: PagePlan, pools: Sequence[PoolInput]) -> PagePlan:
 
     One page id names a page in all layers, so pages are merged only where all layers agree. Reads every pool once.
     """
+    if not any(math.prod(pool.shape[1:]) for pool in pools):  # pages without bytes, as many as anybody says, are equal
+        first = np.arange(min(plan.num_pages, 1))
+        return replace(
+            plan,
+            num_pages=len(first),
+            pages=first if plan.pages is None else plan.pages[first],
+            kept=None if plan.kept is None else plan.kept[first],
+            block_table=np.zeros_like(plan.block_table),
+        )
     digests = [hashlib.blake2b(digest_size=32) for _ in range(plan.num_pages)]
     for pool in pools:
         page = 0

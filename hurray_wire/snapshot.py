@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self, SupportsIndex, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arrays.memory import within_memory
 from .errors import IncompatibleError, InvalidFileError
 from .export import count_pages, export_merged
 from .export_pages import chosen_layers, several
@@ -27,12 +28,11 @@ from .identity import SNAPSHOT_KEY, SNAPSHOT_VERSION
 from .limits import Limits
 from .paged_tensor import PagedTensor
 from .preparing import tensor_name
-from .resaving import Resaved, resaved
+from .resaving import Resaved, Tensors, resaved
 from .saving import write_file
 from .store import reader
 from .store.channels import check_writable
 from .store.reader import Report
-from .tensors import Tensor
 from .wire.container import MIN_ALIGNMENT
 
 __all__ = ["Layer", "Snapshot", "File", "load_snapshot", "open_file", "tensor_name"]
@@ -56,22 +56,18 @@ class Layer:
         return {role: tensor for role in ROLES if (tensor := getattr(self, role)) is not None}
 
 
-class Holder(Protocol):
+class Holder(Tensors, Protocol):
     """What a snapshot needs of the file, or the received tensors, that hold it."""
 
     @property
-    def metadata(self) -> dict[str, Any]: ...
-    @property
     def paged(self) -> tuple[PagedTensor, ...]: ...
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    def __getitem__(self, name: str, /) -> Tensor: ...
     def __contains__(self, name: object, /) -> bool: ...
     def __len__(self) -> int: ...
     def recorded_seq_lens(self) -> NDArray[Any] | None: ...
     def verify(
         self, *, progress: Callable[[int, int], None] | None = None, only: Collection[str] | None = None
     ) -> Report: ...
+    def reads_from(self, target: object) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -240,6 +236,7 @@ class Snapshot:
         """How many pages ``export`` with these arguments writes: what an engine has to allocate for ``page_ids``."""
         return count_pages(self, page_size=page_size, layers=layers, seqs=seqs)
 
+    @within_memory
     def save(
         self,
         target: Any,
@@ -263,14 +260,15 @@ class Snapshot:
         quantization and scales, and the metadata stays, in its order, with ``metadata`` in place of what it names. Of
         the pools only pages of these sequences are written (``compact``), and slots past the lengths are zeroed
         (``scrub``), as by ``save_snapshot``, whose other arguments these are too. Tensors that are not block-paged are
-        written as they are. The target may be the file that is read. Since the new file has checksums of its own, what
+        written as they are. The target may be the path that is read. Since the new file has checksums of its own, what
         it is made of is checked against those of the old one first, unless ``verify=False``; that reads it once more.
 
         Raises what reading tables and lengths raises, KeyError for a layer and IncompatibleError for a sequence that is
-        not there, or a layer that is named twice, what ``File.verify`` and what ``hw.create`` raise, all before
-        anything is written; the file appears whole or not at all.
+        not there, a layer that is named twice, or a composite of which only a part is chosen, ValueError for the very
+        object that is read, what ``File.verify`` and what ``hw.create`` raise, all before anything is written; the file
+        appears whole or not at all.
         """
-        plan = self._again(layers, seqs=seqs, compact=compact, scrub=scrub, metadata=metadata)
+        plan = self._again(target, layers, seqs=seqs, compact=compact, scrub=scrub, metadata=metadata)
         if verify:
             self._file.verify(only={name for name, _ in plan.tensors if name in self._file})
         write_file(
@@ -285,6 +283,7 @@ class Snapshot:
             metadata=plan.metadata,
         )
 
+    @within_memory
     def send(
         self,
         writable: Any,
@@ -309,11 +308,13 @@ class Snapshot:
         receiver then finds the group without its tail. Specification: spec/stream.md; spec/snapshot.md, "On a stream".
         """
         check_writable(writable, "Snapshot.send", "Snapshot.save writes a file")
-        plan = self._again(layers, seqs=seqs, compact=compact, scrub=scrub, metadata=metadata)
+        plan = self._again(writable, layers, seqs=seqs, compact=compact, scrub=scrub, metadata=metadata)
         send_group(writable, plan.metadata, plan.in_group_order(), cross_machine=cross_machine)
 
-    def _again(self, layers: Iterable[int | None] | None, **choices: Any) -> Resaved:
-        """How these layers are written again."""
+    def _again(self, target: Any, layers: Iterable[int | None] | None, **choices: Any) -> Resaved:
+        """How these layers are written again, to the target."""
+        if self._file.reads_from(target):
+            raise ValueError("the snapshot is read from this very object while it is written; write it to another one")
         indices = chosen_layers(layers)
         chosen = self.layers if indices is None else indices
         return resaved(self._file, [tensor for layer in chosen for tensor in self[layer].tensors.values()], **choices)

@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from .arrays.memory import within_memory
 from .errors import HurrayError, StreamError
 from .framing import Group, send_group
 from .limits import Limits
@@ -27,6 +28,7 @@ __all__ = ["SnapshotDecoder", "receive_snapshot", "receive_snapshots", "send_sna
 _READS_FILES = "load_snapshot reads a file"
 
 
+@within_memory
 def send_snapshot(writable: Any, layers: Any, *, cross_machine: bool = True, **batch: Any) -> None:
     """Write the paged KV cache of one batch to a stream: a pipe, a socket, any writable binary object.
 

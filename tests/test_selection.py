@@ -144,3 +144,11 @@ def test_deduplicate_sees_pages_as_they_are_written():
 def test_the_chunks_of_a_pool_are_a_chunked_buffer():
     made = plan([[1]], [4])
     assert isinstance(PoolChunks(pool_of("contiguous"), made, element_types.uint16), hw.Chunked)
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize("scrub", [True, False])
+def test_pages_without_bytes_are_equal(compact, scrub):
+    made = deduplicated(plan([[5, 2], [5]], [6, 4], compact=compact, scrub=scrub), [np.zeros((8, PAGE_SIZE, 2, 0))])
+    assert (made.num_pages, made.block_table.tolist(), made.seq_ptr.tolist()) == (1, [0, 0, 0], [0, 2, 3])
+    assert made.pages.tolist() == [5 if compact else 0]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hurray_wire as hw
+from hurray_wire.wire.metadata import encode_metadata
 
 PAGE, PAGES = 2, 4
 KEYS = np.arange(1, 1 + PAGES * PAGE * 3, dtype=np.int16).reshape(PAGES, PAGE, 1, 3)
@@ -206,3 +207,42 @@ def test_lengths_that_cannot_be_are_refused_before_anything_is_read():
         hw.receive_snapshot(stream, seq_lens=[0.5])
     assert caught.value.rule == "snapshot.seq-lens-type"
     assert stream.tell() == 0
+
+
+def test_metadata_above_the_limit_are_neither_sent_nor_received():
+    out = io.BytesIO()
+    vast = {"k": bytes(hw.Limits().max_metadata_bytes)}
+    with pytest.raises(hw.LimitError) as caught:
+        hw.send_snapshot(out, [(KEYS, VALUES)], block_tables=TABLES, seq_lens=LENS, metadata=vast)
+    assert (caught.value.rule, caught.value.declared) == ("limit.metadata-bytes", 64 << 20)
+    assert out.getvalue() == b""
+    data = sent(metadata={"k": bytes(1000)})
+    _, section, *_ = hw.StreamReader(io.BytesIO(data))
+    (size,) = section.shape
+    check(hw.receive_snapshot(io.BytesIO(data), limits=hw.Limits(max_metadata_bytes=size)))
+    limits = hw.Limits(max_metadata_bytes=size - 1)
+    for receive in (
+        lambda: hw.receive_snapshot(io.BytesIO(data), limits=limits),
+        lambda: hw.SnapshotDecoder(limits=limits).feed(data),
+    ):
+        with pytest.raises(hw.LimitError) as caught:
+            receive()
+        assert (caught.value.rule, caught.value.declared, caught.value.found) == (
+            "limit.metadata-bytes",
+            size - 1,
+            size,
+        )
+
+
+def test_a_cache_with_the_name_of_a_scale_is_received_as_none():
+    def named(members):
+        head, _, *others = members
+        names = ["seq_lens", "k", "k.scale"]
+        raw = encode_metadata({"hurray_wire.snapshot": 1, "hurray_wire.names": names})
+        vector = hw.TensorDescriptor.build(hw.uint8, (len(raw),), hw.RowMajorLayout(), (len(raw),))
+        return [head, (vector, [raw]), *others]
+
+    snapshot = hw.receive_snapshot(rewritten(named))
+    check(snapshot)
+    assert snapshot.file.names == ("seq_lens", "k", "k.scale")
+    assert snapshot[0].key.companion_scale is None

@@ -168,6 +168,9 @@ def _open_npz(path: str, said: str) -> Iterator[Dump]:
 
 def _open_folder(folder: Path) -> Dump:
     files = sorted(file for file in folder.iterdir() if file.suffix == ".npy")
+    for file in files:
+        if not file.is_file():  # reading a pipe would wait for somebody to write into it
+            raise CliError(f"{file}: not a regular file, so not an array")
 
     def load(name: str) -> NDArray[Any]:
         file = folder / f"{name}.npy"

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import IncompatibleError, InvalidFileError, LimitError, UnsupportedError
+from ..errors import BufferSizeError, IncompatibleError, InvalidFileError, LimitError, UnsupportedError
 from ..limits import FREE_BYTES, Limits
 from ..model.block_paged import BlockPagedLayout
 from ..model.descriptor import TensorDescriptor
@@ -275,7 +275,13 @@ def _itself(memory: Bytes) -> Bytes:
 def _compressed(job: _Job) -> tuple[bytes, int]:
     """One frame, and the CRC-32C of its bytes if that is wanted, otherwise 0."""
     data = job.make(job.memory)
-    assert len(data) == len(job.memory), "a part has the size that was told"
+    if len(data) != len(job.memory):
+        raise BufferSizeError(
+            f"a part of {len(job.memory)} bytes was made with {len(data)}",
+            rule="buffer.size",
+            declared=len(job.memory),
+            found=len(data),
+        )
     checksum = crc32c(data) if job.summed else 0
     if job.element_bytes > 1:
         data = planes.split(data, job.element_bytes, _scratch_of(len(data)))

@@ -27,7 +27,7 @@ from ..model.quantization import Mxfp, Nf4, PerBlockAffine, PerChannelAffine
 from ..model.shape import is_dynamic
 from ..paged_tensor import make_tensor
 
-__all__ = ["Chunked", "Parted", "Piece", "chunks_of", "encoded_descriptor", "pieces_of"]
+__all__ = ["Chunked", "Parted", "Piece", "chunks_of", "encoded_descriptor", "parts_of", "pieces_of"]
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -58,6 +58,8 @@ class Parted(Chunked, Protocol):
 
 
 Piece: TypeAlias = Chunked | memoryview
+
+_BYTE_FORMATS = ("B", "c")
 
 
 def encoded_descriptor(descriptor: TensorDescriptor) -> bytes:
@@ -117,6 +119,38 @@ def chunks_of(piece: Piece) -> Iterator[memoryview]:
         )
 
 
+def parts_of(piece: Parted, part_bytes: int) -> Iterator[tuple[int, Callable[[Bytes], Bytes]]] | None:
+    """The parts of a piece in turn, None where it has none; BufferSizeError, before the part at fault, if they are not
+    of the sizes that were asked for, or not as many bytes as it says.
+    """
+    parts = piece.parts(part_bytes)
+    return None if parts is None else _checked_parts(parts, piece.nbytes, part_bytes)
+
+
+def _checked_parts(
+    parts: Iterator[tuple[int, Callable[[Bytes], Bytes]]], nbytes: int, part_bytes: int
+) -> Iterator[tuple[int, Callable[[Bytes], Bytes]]]:
+    given = 0
+    for size, make in parts:
+        expected = min(part_bytes, nbytes - given)
+        if not size == expected > 0:
+            raise BufferSizeError(
+                f"a part of {size} bytes came at byte {given} of a chunked buffer of {nbytes}, not one of {expected}",
+                rule="buffer.size",
+                declared=expected,
+                found=size,
+            )
+        given += size
+        yield size, make
+    if given != nbytes:
+        raise BufferSizeError(
+            f"the parts of a chunked buffer gave {given} bytes of {nbytes}",
+            rule="buffer.size",
+            declared=nbytes,
+            found=given,
+        )
+
+
 def _piece(descriptor: TensorDescriptor, index: int, buffer: Any) -> Piece:
     """The buffer as something that can be written as it is, checked against its handle."""
     piece: Piece
@@ -127,8 +161,11 @@ def _piece(descriptor: TensorDescriptor, index: int, buffer: Any) -> Piece:
     if isinstance(buffer, Chunked) and callable(buffer.chunks):  # datasets of zarr and HDF5 tell their chunks' shape
         piece = buffer
     else:
-        if not isinstance(buffer, np.ndarray) and hasattr(buffer, "__array__"):
-            buffer = _as_array(index, buffer)
+        if not isinstance(buffer, np.ndarray):
+            if hasattr(buffer, "__array__"):
+                buffer = _as_array(index, buffer)
+            elif not _is_plain(view := _view_of(buffer)):
+                buffer = _as_array(index, view)
         piece = _array_bytes(descriptor, index, buffer).data if isinstance(buffer, np.ndarray) else _bytes_of(buffer)
     size = piece.nbytes
     declared = descriptor.buffers[index].byte_size
@@ -153,14 +190,30 @@ def _as_array(index: int, buffer: Any) -> NDArray[Any]:
         ) from cause
 
 
-def _bytes_of(buffer: Any) -> memoryview:
+def _view_of(buffer: Any) -> memoryview:
     try:
-        view = memoryview(buffer)
+        return memoryview(buffer)
+    except (TypeError, ValueError, BufferError) as cause:
+        raise _no_bytes(buffer) from cause
+
+
+def _is_plain(view: memoryview) -> bool:
+    """True for bytes in a row, False for elements that have a type, or a shape, of their own."""
+    return view.ndim == 1 and view.format.lstrip("@=<>!") in _BYTE_FORMATS
+
+
+def _bytes_of(buffer: Any) -> memoryview:
+    view = _view_of(buffer)
+    try:
         return view.cast("B") if view.nbytes else memoryview(b"")
     except TypeError as cause:
-        raise BufferSizeError(
-            f"a buffer is a {type(buffer).__name__}, neither contiguous bytes nor an array", rule="buffer.type"
-        ) from cause
+        raise _no_bytes(buffer) from cause
+
+
+def _no_bytes(buffer: Any) -> BufferSizeError:
+    return BufferSizeError(
+        f"a buffer is a {type(buffer).__name__}, neither contiguous bytes nor an array", rule="buffer.type"
+    )
 
 
 def _array_bytes(descriptor: TensorDescriptor, index: int, array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -249,7 +249,9 @@ class File(Mapping[str, Tensor]):
 
     def _companion_scale(self, name: str) -> NDArray[Any] | None:
         companion = f"{name}{SCALE_SUFFIX}"
-        return self[companion].numpy() if companion in self._index else None
+        if companion not in self._index or isinstance(found := self[companion], PagedTensor):
+            return None
+        return found.numpy()
 
 
 class _StoredBuffers(Buffers):

@@ -221,7 +221,7 @@ class StreamWriter:
         self._cross_machine = cross_machine
         self._members = Members(StreamError, WRITTEN)
         self._open = True
-        self._broken = False
+        self._fault: str | None = None  # why the stream ends, and not as it should
 
     def add(self, descriptor: TensorDescriptor, buffers: Sequence[Any] = ()) -> None:
         """Write one tensor: its descriptor, then each buffer (as for ``Writer.add``).
@@ -243,26 +243,30 @@ class StreamWriter:
                 for chunk in chunks_of(piece):
                     write_all(self._write, chunk)
         except BaseException:
-            self._broken = True  # half a tensor is on its way
+            self._fault = "a tensor was written only in part, so the stream ends there"
             raise
         self._members = members
 
     def close(self) -> None:
         """Flush. Closing twice is fine.
 
-        Raises StreamError if a composite still lacks members, or an ``add`` failed half-way.
+        Raises StreamError if a composite still lacks members, or an ``add`` or an earlier ``close`` failed half-way.
         """
         self._check_whole()
         if not self._open:
             return
         self._open = False
-        if hasattr(self._writable, "flush"):
-            self._writable.flush()
-        self._members.check_whole("the stream")
+        try:
+            if hasattr(self._writable, "flush"):
+                self._writable.flush()
+            self._members.check_whole("the stream")
+        except BaseException:
+            self._fault = "the stream could not be finished"
+            raise
 
     def _check_whole(self) -> None:
-        if self._broken:
-            raise StreamError("a tensor was written only in part, so the stream ends there", rule="stream.failed")
+        if self._fault is not None:
+            raise StreamError(self._fault, rule="stream.failed")
 
     def __enter__(self) -> Self:
         return self

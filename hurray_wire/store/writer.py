@@ -29,7 +29,7 @@ from ..wire.container import FileHeader, Trailer, align_up
 from ..wire.index import ENTRY_BYTES, IndexEntry, check_name, encode_index
 from ..wire.metadata import SEAL_KEY, decode_metadata, encode_metadata
 from .compressed_sink import CompressedSink, Tally, level_of, whole_pages
-from .handed import WRITTEN, Chunked, Parted, Piece, chunks_of, encoded_descriptor, pieces_of
+from .handed import WRITTEN, Chunked, Parted, Piece, chunks_of, encoded_descriptor, parts_of, pieces_of
 from .members import Members
 from .sink import Sink, open_sink
 
@@ -78,17 +78,18 @@ class Writer:
         self._members = Members(InvalidFileError, WRITTEN)
         self._group: list[TensorDescriptor] = []  # the open composite with its members so far
         self._open = True
-        self._broken = False
+        self._fault: str | None = None  # why there will be no file
         sink.write(container.encode_header(self._header))
 
     def add(self, name: str, descriptor: TensorDescriptor, buffers: Sequence[Any] = ()) -> None:
         """Write one tensor.
 
         ``buffers`` has one entry per handle of the descriptor, each of exactly its ``byte_size``: a bytes-like
-        object, an array, or a :class:`Chunked`. Arrays are written by value, whatever their strides and byte order,
-        and must have the type that belongs there (uint8 arrays are taken as the bytes themselves). One of several
-        dimensions has the shape in which the buffer holds its elements: that of a dense tensor, which is laid out as
-        the layout says, or [num_pages, page_size, num_heads, head_dim]. One of one dimension is the buffer as it is.
+        object, an array, or a :class:`Chunked`. Arrays, and buffers of Python that tell of other elements than bytes or
+        of several dimensions, are written by value, whatever their strides and byte order, and must have the type that
+        belongs there (uint8 arrays are taken as the bytes themselves). One of several dimensions has the shape in which
+        the buffer holds its elements: that of a dense tensor, which is laid out as the layout says, or [num_pages,
+        page_size, num_heads, head_dim]. One of one dimension is the buffer as it is.
 
         Raises BufferSizeError, and for what no reader would take InvalidFileError, InvalidDescriptorError or
         LimitError: a name, index buffers or unused bits that are in memory, members that do not fit their composite.
@@ -109,7 +110,7 @@ class Writer:
         try:
             self._write_tensor(name, descriptor, encoded, pieces)
         except BaseException:
-            self._broken = True  # half a tensor is in the file
+            self._fault = "a tensor was written only in part, so there is no file"
             self.abort()
             raise
         self._members = members
@@ -121,11 +122,11 @@ class Writer:
     def close(self) -> None:
         """Write metadata, index and trailer, and let the file appear. Closing twice is fine.
 
-        Raises InvalidFileError if an ``add`` failed half-way, or a composite still lacks members: there is no file
-        then, and nobody shall think there is.
+        Raises InvalidFileError if an ``add`` or an earlier ``close`` failed half-way, or a composite still lacks
+        members: there is no file then, and nobody shall think there is.
         """
-        if self._broken:
-            raise InvalidFileError("a tensor was written only in part, so there is no file", rule="file.unfinished")
+        if self._fault is not None:
+            raise InvalidFileError(self._fault, rule="file.unfinished")
         if not self._open:
             return
         try:
@@ -145,6 +146,7 @@ class Writer:
             self._open = False
             self._sink.commit(durable=self._durable)
         except BaseException:
+            self._fault = "the file could not be finished, so there is none"
             self.abort()
             raise
 
@@ -189,7 +191,7 @@ class Writer:
         """Write one buffer and return its CRC-32C, which may not be known before the sink is drained."""
         sink, value = self._sink, 0
         if isinstance(sink, CompressedSink) and isinstance(piece, Parted):
-            parts = piece.parts(sink.frame_bytes)
+            parts = parts_of(piece, sink.frame_bytes)
             if parts is not None:
                 tally = Tally()
                 sink.write_parts(parts, None if self._crcs is None else tally)

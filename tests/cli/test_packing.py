@@ -1,6 +1,7 @@
 """hurray-pack: which arrays it takes, what of them it writes, and what it refuses."""
 
 import json
+import os
 import struct
 import zipfile
 
@@ -580,6 +581,21 @@ def test_a_damaged_npy_file_is_one_line(fault, form, tmp_path, capsys):
                 archive.write(file, file.name)
         source = tmp_path / "dump.npz"
     assert "layers.1.value" in refused(capsys, source, "-o", tmp_path / "o")
+
+
+def test_a_pipe_with_the_name_of_an_array_is_one_line(tmp_path, capsys):
+    source = write_folder(tmp_path / "dump", cache())
+    key = tmp_path / "dump" / "layers.0.key.npy"
+    key.rename(tmp_path / "key")
+    os.mkfifo(key)
+    assert f"{key}: not a regular file" in refused(capsys, source, "-o", tmp_path / "o")
+    key.unlink()
+    key.mkdir()
+    assert f"{key}: not a regular file" in refused(capsys, source, "-o", tmp_path / "o")
+    key.rmdir()
+    key.symlink_to(tmp_path / "key")
+    assert pack(source, "-o", tmp_path / "o", "--quiet") == 0
+    check_content(tmp_path / "o")
 
 
 def test_an_npy_file_of_a_version_for_records_is_one_line(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -255,3 +256,42 @@ def test_memory_that_runs_out_is_an_error_of_ours() -> None:
         refused(lambda: file["key"].gather(max_len=1 << 60), "gather.size")
     with hw.open(dense("I8", (1 << 58,), p.strided(0), b"\1"), limits=vast) as file:
         refused(lambda: file["t"].numpy(dequantize=True), "limit.memory")
+
+
+def without_bytes(num_pages: int) -> bytes:
+    """A cache of one token without elements, in pages of which there are as many as the descriptor says."""
+    layout = hw.BlockPagedLayout(1, num_pages, 0, 1, layer_index=0)
+    descriptor = hw.TensorDescriptor.build(hw.uint8, (1, 1, 0), layout, (0, 4, 8))
+    out = io.BytesIO()
+    with hw.create(out) as writer:
+        writer.add("key", descriptor, [b"", words(0), words(0, 1)])
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("pages", "rule"),
+    [
+        (FREE // 8 + 1, "limit.dense-bytes"),
+        (1 << 40, "limit.dense-bytes"),
+        (1 << 62, "limit.addressable"),
+        ((1 << 64) - 1, "limit.addressable"),
+    ],
+)
+@pytest.mark.parametrize("way", ["save", "send"])
+def test_pages_without_bytes_are_written_again_within_the_limits(pages: int, rule: str, way: str) -> None:
+    with hw.load_snapshot(without_bytes(pages)) as snapshot:
+        write = getattr(snapshot, way)
+        refused(lambda: write(io.BytesIO(), compact=False), rule)
+        if pages < 1 << 63:
+            write(io.BytesIO(), compact=False, scrub=False)
+            write(io.BytesIO())
+
+
+@pytest.mark.parametrize("write", [hw.save_snapshot, hw.send_snapshot])
+def test_pages_without_bytes_in_memory_are_written_within_the_limits(write: Callable[..., None]) -> None:
+    pool = np.zeros((1 << 40, 2, 1, 0), np.float16)
+    batch: dict[str, Any] = {"seq_lens": [3], "block_tables": [[7, 1]], "compact": False}
+    refused(lambda: write(io.BytesIO(), [(pool, pool)], **batch), "limit.dense-bytes")
+    refused(lambda: write(io.BytesIO(), [(pool, pool)], **batch, scrub=False, quantize="int8"), "limit.memory")
+    write(io.BytesIO(), [(pool, pool)], **batch, scrub=False)
+    write(io.BytesIO(), [(pool, pool)], **batch, scrub=False, deduplicate=True)

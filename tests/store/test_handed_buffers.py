@@ -1,7 +1,9 @@
 """Buffers as they are handed to a writer (spec/calls.md): taken for what they mean, or refused at once."""
 
+import ctypes
 import io
 import struct
+from array import array as row_of
 
 import numpy as np
 import pytest
@@ -231,6 +233,104 @@ def test_a_descriptor_is_as_long_as_a_reader_takes():
         else:
             error = refusal(descriptor, b"x")
             assert (error.rule, error.found) == ("limit.descriptor-bytes", most + 1)
+
+
+# Buffers that say what they hold
+
+
+@pytest.mark.parametrize("layout", [hw.RowMajorLayout(), hw.ColMajorLayout()])
+@pytest.mark.parametrize("array", [BASE, np.asfortranarray(BASE), BASE.astype(">i2"), BASE[:, ::-1]])
+def test_a_view_of_several_axes_or_another_byte_order_is_written_by_value(layout, array):
+    values = array.tolist()
+    if isinstance(layout, hw.ColMajorLayout):
+        values = list(zip(*values, strict=True))
+    expected = struct.pack("<6h", *(value for row in values for value in row))
+    assert payload(dense(hw.int16, (2, 3), 12, layout), memoryview(array)) == expected
+
+
+def test_a_typed_buffer_of_one_axis_is_the_elements_in_a_row():
+    descriptor, expected = dense(hw.int16, (2, 3), 12, hw.ColMajorLayout()), struct.pack("<6h", *range(6))
+    swapped = (ctypes.c_int16.__ctype_be__ * 6)(*range(6))
+    for buffer in (row_of("h", range(6)), (ctypes.c_int16 * 6)(*range(6)), swapped, memoryview(BASE.reshape(-1))):
+        assert payload(descriptor, buffer) == expected
+    assert payload(descriptor, memoryview(np.repeat(BASE.reshape(-1), 2))[::2]) == expected
+    pair = ((ctypes.c_int16 * 3) * 2)((0, 1, 2), (3, 4, 5))
+    assert payload(descriptor, pair) == struct.pack("<6h", 0, 3, 1, 4, 2, 5)
+    assert payload(dense(hw.float64, (), 8), ctypes.c_double(0.5)) == struct.pack("<d", 0.5)
+
+
+@pytest.mark.parametrize(
+    "buffer", [expected := struct.pack("<6h", *range(6)), bytearray(expected), memoryview(expected),
+               memoryview(expected).cast("c"), row_of("B", expected), (ctypes.c_ubyte * 12)(*expected)],
+    ids=lambda buffer: type(buffer).__name__,
+)  # fmt: skip
+def test_bytes_in_a_row_are_the_buffer_as_it_is(buffer):
+    assert payload(dense(hw.int16, (2, 3), 12, hw.ColMajorLayout()), buffer) == bytes(buffer)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "rule"),
+    [
+        (memoryview(np.zeros((2, 3), np.float16)), "buffer.type"),
+        (memoryview(np.zeros((2, 3), np.uint16)), "buffer.type"),
+        (memoryview(np.zeros(12, np.int8)), "buffer.type"),
+        (row_of("f", [0] * 3), "buffer.type"),
+        (memoryview(np.zeros((3, 2), np.int16)), "array.shape"),
+        (((ctypes.c_int16 * 2) * 3)(), "array.shape"),
+        (memoryview(np.zeros((2, 2), np.int16)), "array.shape"),
+        (row_of("h", [0] * 5), "buffer.size"),
+    ],
+)
+def test_a_buffer_that_says_otherwise_is_refused(buffer, rule):
+    assert refusal(dense(hw.int16, (2, 3), 12), buffer).rule == rule
+
+
+def test_index_buffers_may_be_typed_and_are_held_to_their_type():
+    pool = bytes(48)
+    table, pointers = row_of("I", [2, 0, 1]), row_of("I", [0, 2, 3])
+    assert payload(paged(), pool, table, pointers) == pool
+    assert refusal(paged(), pool, row_of("i", [2, 0, 1]), pointers).rule == "buffer.type"
+    assert refusal(paged(), pool, row_of("I", [2, 0, 3]), pointers).rule == "block-paged.page-id"
+
+
+# Parts of a buffer
+
+
+class Parts:
+    """A buffer that says how large it is, and gives parts of other sizes."""
+
+    nbytes = 3 << 20
+
+    def __init__(self, *sizes):
+        self.sizes = sizes
+
+    def chunks(self):
+        raise AssertionError("it is asked for its parts")
+
+    def parts(self, part_bytes):
+        return ((size, lambda memory: memory) for size in self.sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "declared", "found"),
+    [
+        ((), 3 << 20, 0),
+        ((1 << 20,), 3 << 20, 1 << 20),
+        ((1 << 20, 1 << 20, 500), 1 << 20, 500),
+        ((1 << 20, 1 << 20, 1 << 20, 1), 0, 1),
+        ((2 << 20, 1 << 20), 1 << 20, 2 << 20),
+        ((1 << 20, 0, 1 << 20, 1 << 20), 1 << 20, 0),
+    ],
+)
+def test_parts_that_are_not_of_the_size_of_their_buffer_leave_no_file(sizes, declared, found, tmp_path):
+    writer = hw.create(tmp_path / "out", zstd=1)
+    with pytest.raises(hw.BufferSizeError) as caught:
+        writer.add("t", dense(hw.uint8, (3 << 20,), 3 << 20), [Parts(*sizes)])
+    assert (caught.value.rule, caught.value.declared, caught.value.found) == ("buffer.size", declared, found)
+    with pytest.raises(hw.InvalidFileError) as unfinished:
+        writer.close()
+    assert unfinished.value.rule == "file.unfinished"
+    assert list(tmp_path.iterdir()) == []
 
 
 # What a file may have in all

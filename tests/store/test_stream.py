@@ -312,6 +312,20 @@ def test_a_closed_writer_takes_nothing_and_closing_twice_is_fine():
     assert len(list(hw.StreamReader(io.BytesIO(out.getvalue())))) == 1
 
 
+def test_a_stream_that_could_not_be_finished_is_told_as_often_as_it_is_closed():
+    class Full(io.BytesIO):
+        def flush(self):
+            raise OSError("no room")
+
+    torn = hw.StreamWriter(io.BytesIO())
+    torn.add(hw.TensorDescriptor(hw.uint8, (), hw.CompositeLayout("group", 1)))
+    for writer, first in ((hw.StreamWriter(Full()), OSError), (torn, hw.StreamError)):
+        with pytest.raises(first):
+            writer.close()
+        for _ in range(2):
+            refused(writer.close, "stream.failed")
+
+
 @pytest.mark.parametrize(
     ("start", "error", "words"),
     [

@@ -265,6 +265,53 @@ def test_an_add_that_failed_half_way_and_was_swallowed_is_told_at_the_end(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+class Full(io.RawIOBase):
+    """A disk on which there is no room beyond so many bytes."""
+
+    def __init__(self, room):
+        self.room = room
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        if self.room < len(data):
+            raise OSError("no room")
+        self.room -= len(data)
+        return len(data)
+
+
+@pytest.mark.parametrize("zstd", [False, 1])
+def test_a_file_that_could_not_be_finished_is_told_as_often_as_it_is_closed(zstd):
+    disk = Full(1 << 20)
+    writer = hw.create(disk, zstd=zstd)
+    writer.add("t", dense(hw.uint8, (3,), 3), [b"abc"])
+    disk.room = 0
+    with pytest.raises(OSError, match="no room"):
+        writer.close()
+    disk.room = 1 << 20
+    for _ in range(2):
+        with pytest.raises(hw.InvalidFileError, match="could not be finished") as caught:
+            writer.close()
+        assert caught.value.rule == "file.unfinished"
+    with pytest.raises(ValueError, match="closed"):
+        writer.add("u", dense(hw.uint8, (3,), 3), [b"abc"])
+
+
+def test_a_block_whose_file_was_torn_and_closed_in_it_is_no_success(tmp_path):
+    def close_in_the_block():
+        with hw.create(tmp_path / "out") as writer:
+            writer.add("head", hw.TensorDescriptor(hw.uint8, (), hw.CompositeLayout("group", 1)))
+            with pytest.raises(hw.InvalidFileError) as caught:
+                writer.close()
+            assert caught.value.rule == "composite.torn"
+
+    with pytest.raises(hw.InvalidFileError) as caught:
+        close_in_the_block()
+    assert caught.value.rule == "file.unfinished"
+    assert list(tmp_path.iterdir()) == []
+
+
 def nothing_is_created(tmp_path, target, error):
     with pytest.raises(error):
         hw.create(target)
