@@ -110,22 +110,24 @@ def machine() -> dict[str, Any]:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """A bar for each row; the line at 1 is the other's time."""
+    """A bar for each row that compares times or sizes; the line at 1 is the other's."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    shown = [row for row in rows if row.ratio > 0][::-1]
+    shown = [row for row in rows if not row.name.startswith(("GB/s", "64 MiB"))][::-1]
     figure, axes = pyplot.subplots(figsize=(10, 0.28 * len(shown) + 1))
     colours = ["#2c6e49" if row.ratio >= 1 else "#b23a48" for row in shown]
-    axes.barh([row.name for row in shown], [row.ratio for row in shown], color=colours)
+    names = [f"{row.group}: {row.name}" for row in shown]
+    axes.barh(names, [row.ratio for row in shown], color=colours)
+    axes.margins(y=0.01)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
-    axes.set_xlabel("time of the other / our time (log scale; right of the line we are faster)")
+    axes.set_xlabel("the other / ours (log scale; right of the line we are faster, or smaller)")
     axes.tick_params(axis="y", labelsize=7)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
 def _lines(path: str) -> list[str]:
