@@ -7,6 +7,7 @@ float64 says its type itself.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -168,11 +169,26 @@ def _encode_value(key: str, value: Any) -> list[bytes]:
         raw = np.ascontiguousarray(value, dtype=_NUMBERS[tag][1])
         return [*_array_header(key, tag, len(raw)), raw.tobytes()]
     if isinstance(value, list | tuple):
+        numbers = _as_numbers(value)
+        if numbers is not None:
+            return _encode_value(key, numbers)
         tag = _array_tag(key, value)
         encoder = _SCALARS[tag]
         return [*_array_header(key, tag, len(value)), *(encoder(key, element) for element in value)]
     tag = _tag_of(key, value)
     return [build(structs.U8, {"value": tag}), _SCALARS[tag](key, value)]
+
+
+def _as_numbers(values: Sequence[Any]) -> np.ndarray[Any, Any] | None:
+    """A list of plain numbers of one kind as an array of the kind that they are written as; None for anything else."""
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return np.array(values, dtype=np.float64)
+    if kinds == {int}:
+        for dtype in (np.int64, np.uint64):
+            with contextlib.suppress(OverflowError):
+                return np.array(values, dtype=dtype)
+    return None
 
 
 def _array_header(key: str, tag: int, count: int) -> list[bytes]:
