@@ -58,6 +58,7 @@ class StreamDecoder:
         self._members = Members(StreamError, self._limits)
         self._position = 0
         self._failed = False
+        self._fault: HurrayError | None = None
         self._begin()
 
     @property
@@ -87,21 +88,29 @@ class StreamDecoder:
         return done
 
     def feed(self, data: Any) -> list[Tensor]:
-        """Take all of a bytes-like object, by copy."""
+        """Take all of a bytes-like object, by copy; the tensors that became whole.
+
+        What is wrong behind them is raised by the next call, so that it does not matter where the bytes were cut.
+        """
+        self._check_usable()
         view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
         done: list[Tensor] = []
-        while len(view):
-            target = self.wanted()
-            count = min(len(target), len(view))
-            target[:count] = view[:count]
-            view = view[count:]
-            done += self.filled(count)
+        try:
+            while len(view):
+                target = self.wanted()
+                count = min(len(target), len(view))
+                target[:count] = view[:count]
+                view = view[count:]
+                done += self.filled(count)
+        except HurrayError as fault:
+            if not done:
+                raise
+            self._fault = fault
         return done
 
     def close(self) -> bool:
         """The stream has ended. True if that was a clean end; otherwise StreamError says what is missing."""
-        if self._failed:
-            raise StreamError("the stream was given up after an error", rule="stream.failed", offset=self._position)
+        self._check_usable()
         if self._have or self._descriptor is not None or self._head:
             what = "a descriptor" if self._descriptor is None else f"buffer {len(self._buffers)} of a tensor"
             expected, there = len(self._target), self._have
@@ -166,6 +175,9 @@ class StreamDecoder:
         self._begin()
 
     def _check_usable(self) -> None:
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
         if self._failed:
             raise StreamError("the stream was given up after an error", rule="stream.failed", offset=self._position)
 

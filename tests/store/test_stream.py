@@ -428,3 +428,29 @@ def test_an_object_that_gives_text_is_named_when_it_does():
 def test_what_takes_no_bytes_is_named(given, words):
     with pytest.raises(TypeError, match=rf"StreamWriter takes a binary file, pipe or socket, {words}"):
         hw.StreamWriter(given)
+
+
+@pytest.mark.parametrize("cut", [None, 1, 7, len(WIRE) - 1, len(WIRE), len(WIRE) + 3])
+def test_what_came_before_a_fault_is_handed_out_wherever_the_bytes_were_cut(cut):
+    """Three tensors, and behind them what is none: in one piece, or in two."""
+    data = WIRE + b"HTTP/1.1 404"
+    decoder, tensors = hw.StreamDecoder(), []
+    with pytest.raises(hw.HurrayError) as caught:
+        for piece in [data] if cut is None else [data[:cut], data[cut:]]:
+            tensors += decoder.feed(piece)
+        decoder.feed(b"")
+    check(tensors)
+    assert caught.value.rule == "descriptor.magic"
+    assert caught.value.offset == len(WIRE)
+    for use in (lambda: decoder.feed(b"more"), decoder.close):
+        with pytest.raises(hw.StreamError) as caught:
+            use()
+        assert caught.value.rule == "stream.failed"
+
+
+def test_a_fault_that_was_not_raised_yet_is_raised_by_closing():
+    decoder = hw.StreamDecoder()
+    check(decoder.feed(WIRE + b"HTTP/1.1 404"))
+    with pytest.raises(hw.HurrayError) as caught:
+        decoder.close()
+    assert caught.value.rule == "descriptor.magic"
