@@ -435,10 +435,13 @@ def test_what_came_before_a_fault_is_handed_out_wherever_the_bytes_were_cut(cut)
     """Three tensors, and behind them what is none: in one piece, or in two."""
     data = WIRE + b"HTTP/1.1 404"
     decoder, tensors = hw.StreamDecoder(), []
+
+    def feed():
+        for piece in [data, b""] if cut is None else [data[:cut], data[cut:], b""]:
+            tensors.extend(decoder.feed(piece))
+
     with pytest.raises(hw.HurrayError) as caught:
-        for piece in [data] if cut is None else [data[:cut], data[cut:]]:
-            tensors += decoder.feed(piece)
-        decoder.feed(b"")
+        feed()
     check(tensors)
     assert caught.value.rule == "descriptor.magic"
     assert caught.value.offset == len(WIRE)
