@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import TracebackType
 
@@ -46,6 +46,16 @@ class Report:
     checksums: int
     padding_bytes: int
     payload_bytes: int
+
+
+def _sum(one: Report, other: Report) -> Report:
+    return Report(
+        one.tensors + other.tensors,
+        one.buffers + other.buffers,
+        one.checksums + other.checksums,
+        one.padding_bytes + other.padding_bytes,
+        one.payload_bytes + other.payload_bytes,
+    )
 
 
 class naming:  # noqa: N801 -- reads as a word in a with statement
@@ -117,26 +127,21 @@ class Verification:
         # behind the tensors was read when the file was opened, and is looked at while it is still at hand.
         gaps = deque(pairwise(self._regions))
         last = int(self._index.descriptor_offsets[-1]) if len(self._index) else -1
-        padding = 0
+        padding = told = 0
         while gaps and gaps[-1][0].start > last:
             padding += self._verify_gap(*gaps.pop())
-        position = 0
-        payload = buffers = 0
-        told = 0
+        total = Report(0, 0, 0, 0, 0)
         for number, entry in enumerate(self._index):
             if number == told:
                 told += self._source.prefetch(self._extents(number, number + _TOGETHER))
             padding += self._verify_gaps(gaps, max(entry.descriptor_offset, entry.data_offset))
-            found = self._verify_tensor(recorded, position, entry)
-            padding += found.padding_bytes
-            position += 1 + found.buffers
-            buffers += found.buffers
-            payload += found.payload_bytes
+            total = _sum(total, self._verify_tensor(recorded, total.tensors + total.buffers, entry))
             if progress is not None:
                 progress(entry.data_offset + entry.data_length, self._source.size)
         padding += self._verify_gaps(gaps, self._source.size)
         check_tree(group_members((self._tensor(name).descriptor for name in self._index.names), limits=self._limits))
         self._source.check_empty_frames()
+        position = total.tensors + total.buffers
         if recorded is not None and position != len(recorded):
             raise InvalidFileError(
                 f"{CRC_KEY} has {len(recorded)} checksums for {position} descriptors and buffers",
@@ -144,27 +149,26 @@ class Verification:
                 declared=position,
                 found=len(recorded),
             )
-        return Report(len(self._index), buffers, 0 if recorded is None else position, padding, payload)
+        return replace(total, padding_bytes=total.padding_bytes + padding)
 
     def _run_some(self, recorded: list[int] | None, names: Collection[str]) -> Report:
         """These tensors, and no padding but theirs. Descriptors of others are read, to count their checksums."""
         for name in names:
             self._tensor(name)  # KeyError for one that is not there
-        chosen = [number for number, name in enumerate(self._index.names) if name in names]
+        wanted = set(names)
+        chosen = [number for number, name in enumerate(self._index.names) if name in wanted]
         position = done = told = 0
-        found: list[Report] = []
+        total = Report(0, 0, 0, 0, 0)
         for at, number in enumerate(chosen):
             if at == told:
                 told += self._source.prefetch([self._extents(n, n + 1)[0] for n in chosen[at : at + _TOGETHER]])
             for name in self._index.names[done:number]:
                 position += 1 + len(self._tensor(name).descriptor.buffers)
-            found.append(self._verify_tensor(recorded, position, self._index.entry(self._index.names[number])))
-            position += 1 + found[-1].buffers
+            found = self._verify_tensor(recorded, position, self._index.entry(self._index.names[number]))
+            position += 1 + found.buffers
+            total = _sum(total, found)
             done = number + 1
-        checksums, padding, payload = (
-            sum(getattr(report, field) for report in found) for field in ("checksums", "padding_bytes", "payload_bytes")
-        )
-        return Report(len(found), sum(report.buffers for report in found), checksums, padding, payload)
+        return total
 
     def _verify_tensor(self, recorded: list[int] | None, position: int, entry: IndexEntry) -> Report:
         """One tensor, whose checksums are recorded from ``position`` on."""
