@@ -133,3 +133,18 @@ def one_error(capsys, program):
     prefix = f"{program}: error: "
     assert line.startswith(prefix)
     return line.removeprefix(prefix)
+
+
+def check_summary(printed, output):
+    """What ``--json`` says of the whole ``cache()`` in ``output``."""
+    summary = json.loads(printed)
+    assert summary.pop("seconds") >= 0
+    assert summary == {
+        "output": str(output),
+        "layers": [0, 1, 2],
+        "sequences": 2,
+        "tokens": 17,
+        "pages_in_pool": 7,
+        "pages_written": 4,
+        "bytes": output.stat().st_size,
+    }
