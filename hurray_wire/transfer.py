@@ -21,6 +21,7 @@ from .preparing import prepare
 from .received import Collector
 from .snapshot import Snapshot
 from .store.channels import check_readable, check_writable
+from .store.sink import flat
 from .store.stream import StreamDecoder, StreamReader
 
 __all__ = ["SnapshotDecoder", "receive_snapshot", "receive_snapshots", "send_snapshot"]
@@ -88,8 +89,7 @@ class SnapshotDecoder:
         self._check_usable()
         if self._closed:
             raise ValueError("the decoder is closed")
-        view = memoryview(data)
-        view = view.cast("B") if view.nbytes else memoryview(b"")
+        view = flat(data)
         done: list[Snapshot] = []
         try:
             while len(view):

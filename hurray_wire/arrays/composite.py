@@ -27,7 +27,16 @@ from .memory import allocate, check_together, stored_bytes
 from .packing import memory_dtype
 from .sparse import Sparse
 
-__all__ = ["Member", "Node", "assemble", "check_members", "check_tree", "group_members", "stored_by"]
+__all__ = [
+    "Member",
+    "Node",
+    "assemble",
+    "check_member_count",
+    "check_members",
+    "check_tree",
+    "group_members",
+    "stored_by",
+]
 
 Member: TypeAlias = tuple[TensorDescriptor, Any]
 """A descriptor and its values: an array, a sparse tensor, or for the head of a composite a sequence of members. A
@@ -235,7 +244,11 @@ def _check_head(head: TensorDescriptor, number: int, depth: int, most: int) -> N
             declared=MAX_NESTING,
             found=depth,
         )
-    count = _member_count(head)
+    check_member_count(_member_count(head), most)
+
+
+def check_member_count(count: int, most: int) -> None:
+    """Raise LimitError for a composite that promises more members than the limit."""
     if count > most:
         raise LimitError(
             f"a composite of {count} members is above the limit of {most}",

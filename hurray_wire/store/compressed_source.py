@@ -168,7 +168,7 @@ class CompressedSource(CopyingSource):
 
     def _copy(self, parts: list[tuple[int, Bytes]]) -> None:
         """Fill each part, which is not empty, with the inflated bytes from its offset on."""
-        large = sum(len(out) for _, out in parts) > _KEEP_BYTES
+        asked = sum(len(out) for _, out in parts)
         wanted: dict[int, list[Piece]] = {}
         firsts = np.searchsorted(self._starts, [offset for offset, _ in parts], side="right") - 1
         for number, (offset, out) in zip(firsts.tolist(), parts, strict=True):
@@ -181,7 +181,6 @@ class CompressedSource(CopyingSource):
                     done += end - begin
                 number += 1
 
-        asked = sum(len(out) for _, out in parts)
         stored = int(self._table.compressed_sizes[list(wanted)].sum())
         if asked > (allowed := inflated_bytes_allowed(stored, self._limits)):
             raise LimitError(
@@ -195,7 +194,7 @@ class CompressedSource(CopyingSource):
         def copy(item: tuple[int, list[Piece]]) -> None:
             number, pieces = item
             whole = len(pieces) == 1 and len(pieces[0][2]) == int(self._table.decompressed_sizes[number])
-            if large and whole and number not in self._cache:
+            if asked > _KEEP_BYTES and whole and number not in self._cache:
                 self._inflate_into(number, pieces[0][2])
                 self._cache.count()
                 return

@@ -26,6 +26,7 @@ from ..model.layouts import CooLayout, CscLayout, CsfLayout, CsrLayout, UnknownL
 from ..model.quantization import Mxfp, Nf4, PerBlockAffine, PerChannelAffine
 from ..model.shape import is_dynamic
 from ..paged_tensor import make_tensor
+from .sink import flat
 
 __all__ = ["Chunked", "Parted", "Piece", "chunks_of", "encoded_descriptor", "parts_of", "pieces_of"]
 
@@ -205,7 +206,7 @@ def _is_plain(view: memoryview) -> bool:
 def _bytes_of(buffer: Any) -> memoryview:
     view = _view_of(buffer)
     try:
-        return view.cast("B") if view.nbytes else memoryview(b"")
+        return flat(view)
     except TypeError as cause:
         raise _no_bytes(buffer) from cause
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import HurrayError, LimitError
+from ..arrays.composite import check_member_count
+from ..errors import HurrayError
 from ..limits import MAX_NESTING, Limits
 from ..model.descriptor import TensorDescriptor
 from ..model.layouts import CompositeLayout
@@ -30,14 +31,8 @@ class Members:
         if waiting:
             waiting[-1] -= 1
         if isinstance(descriptor.layout, CompositeLayout):
-            count, most = descriptor.layout.member_count, self.limits.max_members
-            if count > most:
-                raise LimitError(
-                    f"a composite of {count} members is above the limit of {most}",
-                    rule="limit.members",
-                    declared=most,
-                    found=count,
-                )
+            count = descriptor.layout.member_count
+            check_member_count(count, self.limits.max_members)
             if len(waiting) >= MAX_NESTING:
                 raise self.error(
                     f"composites are nested more than {MAX_NESTING} deep",

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import InvalidFileError
 
-__all__ = ["Sink", "open_sink"]
+__all__ = ["Sink", "flat", "open_sink", "write_all"]
 
 _WRITE_MAX = 1 << 30  # Linux writes at most 2 GiB - 4 KiB at once
 
@@ -30,12 +30,10 @@ class Sink(ABC):
 
     def write(self, data: Any) -> None:
         """Write all of a contiguous bytes-like object; large ones go out as they are, without a copy."""
-        view = memoryview(data)
-        if not view.nbytes:
-            return  # an empty array has no flat view of its bytes
-        view = view.cast("B")
-        self._write(view)
-        self.position += len(view)
+        view = flat(data)
+        if len(view):
+            self._write(view)
+            self.position += len(view)
 
     def check_unit(self, unit_bytes: int) -> None:  # noqa: B027 -- most sinks take anything
         """Raise UnsupportedError if bytes that must stay together, as those of a page, are too many for this sink."""
@@ -189,6 +187,12 @@ def open_sink(target: Any) -> Sink:
     if hasattr(target, "write"):
         return _ObjectSink(target)
     raise TypeError(f"cannot write to a {type(target).__name__}: not a path or a writable binary object")
+
+
+def flat(data: Any) -> memoryview:
+    """The bytes of a contiguous bytes-like object in a row, borrowed. An empty array has no such view of its own."""
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def write_all(write: Callable[[memoryview], int | None], view: memoryview) -> None:

@@ -31,7 +31,7 @@ from .channels import check_readable, check_writable, reading_into, writing_to
 from .frames import is_skippable, is_zstd
 from .handed import WRITTEN, chunks_of, encoded_descriptor, pieces_of
 from .members import Members
-from .sink import write_all
+from .sink import flat, write_all
 
 __all__ = ["StreamDecoder", "StreamReader", "StreamWriter", "check_streamable"]
 
@@ -93,7 +93,7 @@ class StreamDecoder:
         What is wrong behind them is raised by the next call, so that it does not matter where the bytes were cut.
         """
         self._check_usable()
-        view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
+        view = flat(data)
         done: list[Tensor] = []
         try:
             while len(view):
