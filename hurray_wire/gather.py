@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -29,7 +29,7 @@ from .gather_room import check_apart, check_limit, checked_bytes, checked_out, c
 from .page_copy import PageCopy, Piece
 from .page_fetch import PageFetch, StoredPages
 
-__all__ = ["Gathered", "choose", "gather_kv", "gather_padded", "gather_ragged"]
+__all__ = ["Gathered", "choose", "fill_padded", "fill_ragged", "gather_kv", "gather_padded", "gather_ragged"]
 
 _FRESH_BYTES = 32 << 20  # larger allocations come from the system, which zeroes a page of memory when it is touched
 
@@ -76,6 +76,20 @@ def gather_padded(
     shape, padding = checked_room(
         lengths, pool.shape[2:], pool.dtype, max_len=max_len, out=out, fill=fill, max_bytes=max_bytes
     )
+    return fill_padded(pool, block_table, starts, lengths, shape, padding=padding, out=out)
+
+
+def fill_padded(
+    pool: NDArray[Any] | StoredPages,
+    block_table: NDArray[Any],
+    starts: Sequence[int],
+    lengths: Sequence[int],
+    shape: tuple[int, ...],
+    *,
+    padding: NDArray[Any] | None,
+    out: NDArray[Any] | None,
+) -> Gathered:
+    """What ``gather_padded`` copies once ``choose`` and ``checked_room`` have answered; only overlap is checked."""
     width = shape[1]
     if out is None:
         zeroed = padding is None and math.prod(shape) * pool.dtype.itemsize >= _FRESH_BYTES
@@ -119,10 +133,25 @@ def gather_ragged(
     nbytes = checked_bytes(shape, pool.dtype)
     if out is None:
         check_limit(nbytes, max_bytes)
-        values = _allocate(shape, pool.dtype, zeroed=False)
     else:
-        values = checked_out(out, shape, pool.dtype)
+        checked_out(out, shape, pool.dtype)
+    return fill_ragged(pool, block_table, starts, lengths, out=out)
+
+
+def fill_ragged(
+    pool: NDArray[Any] | StoredPages,
+    block_table: NDArray[Any],
+    starts: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    out: NDArray[Any] | None,
+) -> NDArray[Any]:
+    """What ``gather_ragged`` copies when all is checked but overlap."""
+    if out is None:
+        values = _allocate((sum(lengths), *pool.shape[2:]), pool.dtype, zeroed=False)
+    else:
         check_apart(out, pool)
+        values = out
     copy = _copier(pool, block_table, values)
     pieces: list[Piece] = []
     position = 0

@@ -18,7 +18,7 @@ from .arrays.dequantize import dequantize_paged, parameters, scale_companion
 from .arrays.memory import allowed_bytes, check_addressable, stored_bytes, within_memory
 from .buffers import Buffers, Bytes
 from .errors import BufferSizeError, IncompatibleError, InvalidDescriptorError, UnsupportedError
-from .gather import Gathered, choose, gather_padded, gather_ragged
+from .gather import Gathered, choose, fill_padded, fill_ragged, gather_padded, gather_ragged
 from .gather_room import check_apart, check_limit, checked_bytes, checked_out, checked_room
 from .lazy import lazy
 from .limits import Limits
@@ -180,18 +180,16 @@ class PagedTensor(Tensor):
         if max_len is None and isinstance(out, np.ndarray) and out.ndim >= 2:
             max_len = out.shape[1]
         dtype = np.dtype(np.float32) if dequantize else self._dtype
-        _, lengths = choose(*self._lengths, seqs)
+        starts, lengths = choose(*self._lengths, seqs)
         # the length of a batch that the caller chose is not the file's doing, whatever a position of it takes is
         most = self._most(1 if max_len is None else operator.index(max_len))
         shape, padding = checked_room(
             lengths, self._token_shape, dtype, max_len=max_len, out=out, fill=fill, max_bytes=most
         )
         # memory that the caller gave is not written to before all that can fail has been read
-        pool, table = self._pages_of(seqs, shape[1], direct=out is None or dequantize)
+        pool, table = self._pages_of(starts, lengths, shape[1], direct=out is None or dequantize)
         if not dequantize:
-            return gather_padded(
-                pool, table, *self._lengths, seqs=seqs, max_len=shape[1], out=out, fill=fill, max_bytes=most
-            )
+            return fill_padded(pool, table, starts, lengths, shape, padding=padding, out=out)
         if out is not None and isinstance(pool, np.ndarray):
             check_apart(out, pool)
 
@@ -225,15 +223,15 @@ class PagedTensor(Tensor):
         """
         seqs = None if seqs is None else list(seqs)
         dtype = np.dtype(np.float32) if dequantize else self._dtype
-        _, lengths = choose(*self._lengths, seqs)
+        starts, lengths = choose(*self._lengths, seqs)
         shape, most = (sum(lengths), *self._token_shape), self._most()
         if out is None:
             check_limit(checked_bytes(shape, dtype), most)
         else:
             checked_out(out, shape, dtype)
-        pool, table = self._pages_of(seqs, None, direct=out is None or dequantize)
+        pool, table = self._pages_of(starts, lengths, max(lengths, default=0), direct=out is None or dequantize)
         if not dequantize:
-            return gather_ragged(pool, table, *self._lengths, seqs=seqs, out=out, max_bytes=most)
+            return fill_ragged(pool, table, starts, lengths, out=out)
         if out is not None and isinstance(pool, np.ndarray):
             check_apart(out, pool)
         stored = gather_ragged(pool, table, *self._lengths, seqs=seqs, max_bytes=most)
@@ -275,24 +273,22 @@ class PagedTensor(Tensor):
         return values.reshape(pages, page_size, heads, dim)
 
     def _pages_of(
-        self, seqs: list[SupportsIndex] | None, max_len: SupportsIndex | None, *, direct: bool
+        self, starts: Sequence[int], lengths: Sequence[int], width: int, *, direct: bool
     ) -> tuple[NDArray[Any] | StoredPages, NDArray[Any]]:
-        """A pool that holds the pages of these sequences at least, and the block table that names them in it.
+        """A pool that holds the pages of these sequences at least, up to ``width`` tokens of each, and the block table
+        that names them in it.
 
         With ``direct`` it may be one that is not in memory.
         """
-        seq_lens = self.seq_lens
         if self.lends_pages or self._page_bytes() is None:
             return self.page_pool, self.block_table
         if direct and self.buffers.scatters and not self.descriptor.element_type.is_packed:
             return StoredPages(
                 self.buffers, self.layout.pool_shape(self.descriptor.shape), self._dtype
             ), self.block_table
-        starts, lengths = choose(self.seq_ptr, seq_lens, seqs)
-        cap = max(lengths, default=0) if max_len is None else int(max_len)
         page_size = self.layout.page_size
         needed = [
-            np.arange(start, start + -(-min(length, cap) // page_size))
+            np.arange(start, start + -(-min(length, width) // page_size))
             for start, length in zip(starts, lengths, strict=True)
         ]
         positions = np.concatenate([np.empty(0, dtype=np.int64), *needed]).astype(np.int64)
